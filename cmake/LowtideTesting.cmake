@@ -1,0 +1,20 @@
+# lowtide_add_tests(<part> SOURCES a_test.cpp ... LINK target ... [LABEL fast|torch])
+#
+# One doctest program a part. Its cases run as the ctest entry <part> with the given label (default
+# fast); cases in doctest's test suite "slow" run as <part>.slow with the label slow.
+function(lowtide_add_tests part)
+  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINK" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL fast)
+  endif()
+  set(target "lowtide_${part}_tests")
+  add_executable(${target} ${ARG_SOURCES})
+  target_link_libraries(${target} PRIVATE lowtide_build_flags lowtide_doctest_main ${ARG_LINK})
+  target_compile_definitions(
+    ${target} PRIVATE LOWTIDE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                      LOWTIDE_BINARY_DIR="${PROJECT_BINARY_DIR}")
+  add_test(NAME ${part} COMMAND ${target} --test-suite-exclude=slow)
+  add_test(NAME ${part}.slow COMMAND ${target} --test-suite=slow)
+  set_tests_properties(${part} PROPERTIES LABELS ${ARG_LABEL})
+  set_tests_properties(${part}.slow PROPERTIES LABELS slow)
+endfunction()
