@@ -1,0 +1,10 @@
+#include "cli/verbs.h"
+
+namespace lowtide {
+
+const std::vector<Verb>& verbs() {
+  static const std::vector<Verb> all{train_verb(), verify_verb(), doctor_verb()};
+  return all;
+}
+
+}  // namespace lowtide

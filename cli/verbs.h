@@ -1,0 +1,12 @@
+#pragma once
+// The tables of all verbs; each is defined in its own file.
+
+#include "cli/verb.h"
+
+namespace lowtide {
+
+Verb train_verb();
+Verb verify_verb();
+Verb doctor_verb();
+
+}  // namespace lowtide
