@@ -92,14 +92,16 @@ Arguments parse_arguments(const Verb& verb, const std::vector<std::string>& argu
   for (const Flag& flag : verb.flags) {
     const std::string spelled = "--" + flag.name;
     if (flag.value_name.empty()) {
-      app.add_flag(spelled, switches[flag.name]);
+      app.add_flag(spelled, switches[flag.name])->disable_flag_override();
     } else {
       CLI::Option* option = app.add_option(spelled, given[flag.name]);
       option->take_last();
     }
   }
-  // CLI11 takes the words in reverse order.
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  // What follows "--" is words, whatever it looks like.
+  const auto end_of_flags = std::find(arguments.begin(), arguments.end(), "--");
+  // CLI11 takes its words in reverse order.
+  std::vector<std::string> reversed(std::make_reverse_iterator(end_of_flags), arguments.rend());
   try {
     app.parse(std::move(reversed));
   } catch (const CLI::ArgumentMismatch&) {
@@ -121,6 +123,9 @@ Arguments parse_arguments(const Verb& verb, const std::vector<std::string>& argu
       refuse(verb, concat("unknown flag ", word, hint(word, candidates)));
     }
     words.push_back(word);
+  }
+  if (end_of_flags != arguments.end()) {
+    words.insert(words.end(), end_of_flags + 1, arguments.end());
   }
   if (words.size() > verb.words.size()) {
     refuse(verb, concat("unexpected word \"", words[verb.words.size()], "\""));

@@ -1,40 +1,52 @@
-# Finds the libtorch of a Python environment without importing it, and holds it to the range that
-# Lowtide was checked against. Defines lowtide_torch, the interface target that torch parts link.
+# Finds the libtorch inside a Python environment without importing it, and holds it to the range
+# that Lowtide was checked against. Installed beside lowtideConfig.cmake, which uses it too.
+#
+#   LOWTIDE_TORCH_ROOT  the `torch` folder of a Python environment; found when it is not set
+#
+# Defines the imported target lowtide::torch and Torch_VERSION. Torch's own CMake package is not
+# used: with a CUDA build of torch it asks for a whole CUDA toolkit, which Lowtide does not need.
 set(LOWTIDE_TORCH_MIN 2.13.0)
-set(LOWTIDE_TORCH_BELOW 2.14.0) # first version not checked yet
-set(_torch_remedy
-    "install it with:  ${PROJECT_SOURCE_DIR}/scripts/setup   or, in your own environment:  pip install torch==2.13.0")
+set(LOWTIDE_TORCH_BELOW 2.14.0) # the first version that was not checked
+set(_torch_remedy "install it with:  pip install torch==2.13.0")
 
-if(NOT Torch_DIR)
-  # The project's own environment first, then the active one.
-  find_program(LOWTIDE_PYTHON NAMES python python3
-               HINTS "${PROJECT_SOURCE_DIR}/.venv/bin" "$ENV{VIRTUAL_ENV}/bin" NO_DEFAULT_PATH)
+if(NOT LOWTIDE_TORCH_ROOT)
+  # The project's own environment first, then the active one, then any Python.
+  find_program(LOWTIDE_PYTHON NAMES python python3 NO_DEFAULT_PATH
+               PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" "$ENV{VIRTUAL_ENV}/bin")
   find_program(LOWTIDE_PYTHON NAMES python3 python)
   if(LOWTIDE_PYTHON)
     execute_process(
       COMMAND "${LOWTIDE_PYTHON}" -c
               "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '', end='')"
       OUTPUT_VARIABLE _torch_root)
-    if(_torch_root)
-      list(APPEND CMAKE_PREFIX_PATH "${_torch_root}/share/cmake")
-    endif()
   endif()
+  if(NOT _torch_root)
+    message(FATAL_ERROR "torch was not found in the Python environment of ${LOWTIDE_PYTHON}; ${_torch_remedy}")
+  endif()
+  set(LOWTIDE_TORCH_ROOT "${_torch_root}" CACHE PATH "The torch folder of a Python environment")
 endif()
 
-# Torch's own config warns that kineto's static library is missing from the wheel; it is not needed.
-set(_saved_log_level "${CMAKE_MESSAGE_LOG_LEVEL}")
-set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
-find_package(Torch CONFIG QUIET)
-set(CMAKE_MESSAGE_LOG_LEVEL "${_saved_log_level}")
-
-if(NOT Torch_FOUND)
-  message(FATAL_ERROR "libtorch was not found (asked: ${LOWTIDE_PYTHON}); ${_torch_remedy}")
-endif()
+foreach(_file version.py lib/libtorch_cpu.so lib/libc10.so)
+  if(NOT EXISTS "${LOWTIDE_TORCH_ROOT}/${_file}")
+    message(FATAL_ERROR "LOWTIDE_TORCH_ROOT is ${LOWTIDE_TORCH_ROOT}, but ${_file} is not in it; ${_torch_remedy}, "
+                        "then delete the build folder or set LOWTIDE_TORCH_ROOT")
+  endif()
+endforeach()
+file(STRINGS "${LOWTIDE_TORCH_ROOT}/version.py" _version_line REGEX "^__version__")
+string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" Torch_VERSION "${_version_line}")
 if(Torch_VERSION VERSION_LESS LOWTIDE_TORCH_MIN OR Torch_VERSION VERSION_GREATER_EQUAL LOWTIDE_TORCH_BELOW)
-  message(FATAL_ERROR "found torch ${Torch_VERSION} in ${Torch_DIR}, but this version of Lowtide is "
+  message(FATAL_ERROR "found torch ${Torch_VERSION} in ${LOWTIDE_TORCH_ROOT}, but this version of Lowtide is "
                       "checked with torch >= ${LOWTIDE_TORCH_MIN}, < ${LOWTIDE_TORCH_BELOW}; ${_torch_remedy}")
 endif()
-message(STATUS "torch ${Torch_VERSION}: ${TORCH_INSTALL_PREFIX}")
 
-add_library(lowtide_torch INTERFACE)
-target_link_libraries(lowtide_torch INTERFACE torch)
+if(NOT TARGET lowtide::torch)
+  add_library(lowtide::torch INTERFACE IMPORTED)
+  target_include_directories(
+    lowtide::torch SYSTEM INTERFACE "${LOWTIDE_TORCH_ROOT}/include"
+                                    "${LOWTIDE_TORCH_ROOT}/include/torch/csrc/api/include")
+  target_link_libraries(
+    lowtide::torch INTERFACE "${LOWTIDE_TORCH_ROOT}/lib/libtorch.so"
+                             "${LOWTIDE_TORCH_ROOT}/lib/libtorch_cpu.so"
+                             "${LOWTIDE_TORCH_ROOT}/lib/libc10.so")
+  target_compile_features(lowtide::torch INTERFACE cxx_std_20)
+endif()
