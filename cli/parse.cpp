@@ -42,8 +42,8 @@ std::string hint(std::string_view given, const std::vector<std::string>& candida
 }
 
 [[noreturn]] void refuse(const Verb& verb, const std::string& problem) {
-  throw UsageError("LT0703", concat("lowtide ", verb.name, ": ", problem, ". See: lowtide ",
-                                    verb.name, " --help"));
+  throw UsageError("LT0703",
+                   concat(verb.name, ": ", problem, ". See: lowtide ", verb.name, " --help"));
 }
 
 // Two columns, the second wrapped.

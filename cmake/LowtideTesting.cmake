@@ -1,9 +1,9 @@
-# lowtide_add_tests(<part> SOURCES a_test.cpp ... LINK target ... [LABEL fast|torch])
+# lowtide_add_tests(<part> SOURCES a_test.cpp ... LINK target ... [LABEL fast|torch] [WITH_SLOW])
 #
 # One doctest program a part. Its cases run as the ctest entry <part> with the given label (default
-# fast); cases in doctest's test suite "slow" run as <part>.slow with the label slow.
+# fast). WITH_SLOW: cases in doctest's test suite "slow" run as <part>.slow with the label slow.
 function(lowtide_add_tests part)
-  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "WITH_SLOW" "LABEL" "SOURCES;LINK" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL fast)
   endif()
@@ -14,7 +14,9 @@ function(lowtide_add_tests part)
     ${target} PRIVATE LOWTIDE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                       LOWTIDE_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${part} COMMAND ${target} --test-suite-exclude=slow)
-  add_test(NAME ${part}.slow COMMAND ${target} --test-suite=slow)
   set_tests_properties(${part} PROPERTIES LABELS ${ARG_LABEL})
-  set_tests_properties(${part}.slow PROPERTIES LABELS slow)
+  if(ARG_WITH_SLOW)
+    add_test(NAME ${part}.slow COMMAND ${target} --test-suite=slow)
+    set_tests_properties(${part}.slow PROPERTIES LABELS slow)
+  endif()
 endfunction()
