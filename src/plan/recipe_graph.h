@@ -76,6 +76,8 @@ class RecipeGraph {
   // An op ran, took `cost_ns`, read and wrote. It is appended to the recipe of each storage in
   // `writes`; their versions go up by one. A storage that is read and written (in place) is in
   // both lists. Duplicates are dropped. Counts as a use of all of them at `clock_ns`.
+  // A write in place over a source leaves it a source (only its version goes up): what it was made
+  // from is unknown. An op that thus enters no recipe is not kept: the id returned is not valid.
   // Ops must be added in the order in which they ran: ops compare by order(), not by id.
   OpId add_op(std::uint64_t cost_ns, std::span<const StorageId> reads,
               std::span<const StorageId> writes, std::uint64_t clock_ns);
@@ -118,8 +120,8 @@ class RecipeGraph {
 
   // The victim cannot be dropped just now: someone else still holds it. It is asked for again
   // after a while that doubles each time, or sooner if set_droppable(id, true) says so, and before
-  // next_victim() gives up: but within one run of next_victim() calls without a dropped() or a
-  // clock change each denied storage is proposed at most once.
+  // next_victim() gives up: but each at most once between two calls of dropped(), brought_back() or
+  // add_storage(), so that a loop over next_victim() and deny() ends.
   void deny(StorageId id, std::uint64_t clock_ns);
 
   // --- what is known ---
@@ -138,11 +140,12 @@ class RecipeGraph {
   // Place of the op in the order of running; larger is later.
   std::uint64_t order(OpId op) const { return ops_[op.index()].order; }
 
-  // Calls f(OpId) for the recipe's ops, first to last; f returns false to stop.
+  // Calls f(OpId, version after the write) for the recipe's ops, first to last; f returns false to
+  // stop.
   template <typename F>
   void for_recipe(StorageId id, F&& f) const {
     for (Link w = storages_[id.index()].first_write; w != kNil; w = writes_[w].next_of_storage) {
-      if (!f(writes_[w].op)) return;
+      if (!f(writes_[w].op, writes_[w].version)) return;
     }
   }
   // Calls f(Read) for what `op` read. Forgotten storages have an invalid id.

@@ -1,0 +1,62 @@
+#pragma once
+// Runs a step on paper inside a budget: what it takes in time and bytes with a given policy.
+//
+//   SimulationOptions options;
+//   options.budget_bytes = natural_peak(trace) / 2;
+//   auto result = simulate(trace, options, std::make_unique<OnlinePolicy>());
+//   result.overhead();       // 1.07: seven per cent more than plain
+//
+// It drives the same RecipeGraph, DropPolicy and BringBackPlanner as the runtime does, and keeps to
+// the budget at every op. Costs are those of the trace; bookkeeping takes no time.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "lowtide/bytes.h"
+#include "src/plan/drop_policy.h"
+#include "src/plan/trace.h"
+
+namespace lowtide {
+
+// What a simulation did, in order; for checks and pictures.
+struct SimulatedEvent {
+  enum class Kind : std::uint8_t { kRun, kReplay, kDrop };
+  Kind kind;
+  std::uint32_t index;  // OpId of the trace for kRun and kReplay, StorageId for kDrop
+  Bytes live_bytes;     // while the op ran; after the drop
+};
+
+struct SimulationOptions {
+  Bytes budget_bytes = 0;
+  // Gives up (kThrash) when the time passes this multiple of plain time.
+  double time_limit = 10.0;
+  // Gives up (kThrash) when one request has been planned anew so often. Each new plan means that
+  // what had been brought back was dropped again before it could be used.
+  int round_limit = 64;
+  // Called for each event when set.
+  std::function<void(const SimulatedEvent&)> on_event;
+};
+
+struct SimulationResult {
+  enum class Outcome : std::uint8_t { kDone, kNoRoom, kThrash };
+  Outcome outcome = Outcome::kDone;
+  std::uint32_t stopped_at = 0;  // event of the trace, unless kDone
+  std::uint64_t plain_ns = 0;
+  std::uint64_t total_ns = 0;
+  Bytes peak_bytes = 0;
+  std::uint64_t replays = 0;  // ops run again
+  std::uint64_t drops = 0;
+  std::uint64_t bring_backs = 0;  // requests that found something missing
+  int most_rounds = 0;
+
+  bool done() const { return outcome == Outcome::kDone; }
+  double overhead() const {
+    return plain_ns == 0 ? 1.0 : static_cast<double>(total_ns) / static_cast<double>(plain_ns);
+  }
+};
+
+SimulationResult simulate(const Trace& trace, const SimulationOptions& options,
+                          std::unique_ptr<DropPolicy> policy);
+
+}  // namespace lowtide

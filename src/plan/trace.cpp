@@ -1,0 +1,135 @@
+#include "src/plan/trace.h"
+
+#include <algorithm>
+
+#include "src/base/assert.h"
+
+namespace lowtide {
+
+StorageId Trace::add_source(Bytes bytes) {
+  const StorageId id{static_cast<std::uint32_t>(storages.size())};
+  storages.push_back({bytes, StorageId{}, true});
+  add(TraceEvent::Kind::kSource, id);
+  return id;
+}
+
+StorageId Trace::add_storage(Bytes bytes, StorageId base) {
+  const StorageId id{static_cast<std::uint32_t>(storages.size())};
+  LOWTIDE_ASSERT(!base.valid() || bytes == 0);
+  storages.push_back({bytes, base, false});
+  return id;
+}
+
+OpId Trace::run(std::uint64_t cost_ns, std::span<const StorageId> reads,
+                std::span<const StorageId> writes, Bytes working_bytes) {
+  const OpId op{static_cast<std::uint32_t>(ops.size())};
+  ops.push_back(
+      {cost_ns, working_bytes, {reads.begin(), reads.end()}, {writes.begin(), writes.end()}});
+  events.push_back({TraceEvent::Kind::kRun, op.index()});
+  return op;
+}
+
+StorageId Trace::root(StorageId id) const {
+  while (storages[id.index()].base.valid()) id = storages[id.index()].base;
+  return id;
+}
+
+std::uint64_t plain_ns(const Trace& trace) {
+  std::uint64_t total = 0;
+  for (const TraceOp& op : trace.ops) total += op.cost_ns;
+  return total;
+}
+
+Bytes natural_peak(const Trace& trace) {
+  Bytes live = 0;
+  Bytes peak = 0;
+  std::vector<char> there(trace.storages.size(), 0);
+  std::vector<std::uint32_t> refs(trace.storages.size(), 0);  // of a root: itself and its views
+  const auto add = [&](StorageId id) {
+    if (there[id.index()]) return;
+    there[id.index()] = 1;
+    ++refs[trace.root(id).index()];
+    live += trace.storages[id.index()].bytes;
+  };
+  for (const TraceEvent& event : trace.events) {
+    const StorageId id{event.index};
+    switch (event.kind) {
+      case TraceEvent::Kind::kSource:
+        add(id);
+        break;
+      case TraceEvent::Kind::kRun: {
+        const TraceOp& op = trace.ops[event.index];
+        for (const StorageId written : op.writes) add(written);
+        peak = std::max(peak, live + op.working_bytes);
+        break;
+      }
+      case TraceEvent::Kind::kRelease:
+      case TraceEvent::Kind::kFree:
+        if (!there[id.index()]) break;
+        there[id.index()] = 0;
+        if (--refs[trace.root(id).index()] == 0) {
+          live -= trace.storages[trace.root(id).index()].bytes;
+        }
+        break;
+      case TraceEvent::Kind::kNeed:
+      case TraceEvent::Kind::kHold:
+      case TraceEvent::Kind::kUnhold:
+      case TraceEvent::Kind::kPin:
+        break;
+    }
+    peak = std::max(peak, live);
+  }
+  return peak;
+}
+
+Floor lowest_budget(const Trace& trace) {
+  Floor floor;
+  Bytes fixed = 0;  // what must be there now: sources, pinned
+  std::vector<char> is_fixed(trace.storages.size(), 0);
+  std::vector<std::uint32_t> counted(trace.storages.size(), 0);
+  std::uint32_t round = 0;
+  for (const TraceEvent& event : trace.events) {
+    Bytes needed = fixed;
+    OpId limiting;
+    switch (event.kind) {
+      case TraceEvent::Kind::kSource:
+      case TraceEvent::Kind::kPin: {
+        const StorageId id = trace.root(StorageId{event.index});
+        if (!is_fixed[id.index()]) {
+          is_fixed[id.index()] = 1;
+          fixed += trace.storages[id.index()].bytes;
+        }
+        needed = fixed;
+        break;
+      }
+      case TraceEvent::Kind::kFree:
+        if (is_fixed[event.index]) fixed -= trace.storages[event.index].bytes;
+        is_fixed[event.index] = 0;
+        break;
+      case TraceEvent::Kind::kRun: {
+        const TraceOp& op = trace.ops[event.index];
+        ++round;
+        const auto count = [&](StorageId id) {
+          id = trace.root(id);
+          if (is_fixed[id.index()] || counted[id.index()] == round) return;
+          counted[id.index()] = round;
+          needed += trace.storages[id.index()].bytes;
+        };
+        for (const StorageId id : op.reads) count(id);
+        for (const StorageId id : op.writes) count(id);
+        needed += op.working_bytes;
+        limiting = OpId{event.index};
+        break;
+      }
+      case TraceEvent::Kind::kNeed:
+      case TraceEvent::Kind::kHold:
+      case TraceEvent::Kind::kUnhold:
+      case TraceEvent::Kind::kRelease:
+        break;
+    }
+    if (needed > floor.bytes) floor = {needed, limiting};
+  }
+  return floor;
+}
+
+}  // namespace lowtide
