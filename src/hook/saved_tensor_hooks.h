@@ -1,0 +1,120 @@
+#pragma once
+// Saved-tensor hooks from C++: who decides how a tensor that autograd saves is kept.
+//
+//   class Recorder : public hook::SavedTensorProvider { ... };
+//   Recorder recorder;
+//   {
+//     hook::SavedTensorScope scope(recorder);   // this thread, until the scope ends
+//     y = model(x);                             // each save asks recorder.make_hooks()
+//   }
+//
+// Providers nest: the innermost is asked first; one that declines (returns null) passes the tensor
+// on to the next one out, and when all decline autograd keeps the tensor itself. Where torch has
+// switched default hooks off (torch.func) nobody is asked.
+//
+// Also here: the few other things of autograd's that a holder of saved tensors needs.
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace lowtide::hook {
+
+// Keeps one saved tensor: call_pack_hook is called once, at once, with grad mode off;
+// call_unpack_hook in each backward that needs the tensor, on that backward's thread; destruction
+// means that the graph let go of it.
+using SavedTensorHooks = torch::autograd::SavedVariableHooks;
+
+class SavedTensorProvider {
+ public:
+  virtual ~SavedTensorProvider();
+
+  // Called on the thread that records the graph, once a saved tensor, before the tensor is known:
+  // autograd may ask and then not pack (wrapped numbers), so count in call_pack_hook, not here.
+  // Null declines. Must not throw anything but what may unwind through the running op.
+  virtual std::unique_ptr<SavedTensorHooks> make_hooks() = 0;
+};
+
+// Makes `provider` the innermost one of this thread while it lives. Scopes must end in reverse
+// order, on the thread that began them. `provider` must outlive the scope.
+class SavedTensorScope {
+ public:
+  explicit SavedTensorScope(SavedTensorProvider& provider);
+  ~SavedTensorScope();
+  SavedTensorScope(const SavedTensorScope&) = delete;
+  SavedTensorScope& operator=(const SavedTensorScope&) = delete;
+
+  // The provider that this thread would ask first, or null.
+  static SavedTensorProvider* innermost() noexcept;
+
+ private:
+  friend class EngineHooks;
+  SavedTensorProvider& provider_;
+  SavedTensorScope* outer_;
+};
+
+// Makes `provider` the last to be asked, on every thread, when all scopes have declined; null takes it
+// away. It must outlive every graph that it made hooks for.
+void set_process_provider(SavedTensorProvider* provider);
+
+// A tensor kept as autograd keeps one: under the providers in force, or by reference with a check
+// that it was not changed in place since.
+class SavedTensor {
+ public:
+  SavedTensor() noexcept;
+  explicit SavedTensor(const at::Tensor& tensor);
+  ~SavedTensor();
+  SavedTensor(SavedTensor&&) noexcept;
+  SavedTensor& operator=(SavedTensor&&) noexcept;
+
+  // Throws c10::Error, in PyTorch's own words, if the tensor was changed in place.
+  at::Tensor unpack() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// The version counter of a tensor, kept without the tensor. Counters belong to tensors: views and
+// detach() share one, .data() does not. Inference tensors have none; such a version never differs.
+class TensorVersion {
+ public:
+  TensorVersion() noexcept = default;
+  explicit TensorVersion(const at::Tensor& tensor);
+
+  bool changed() const { return counter_.enabled() && counter_.current_version() != version_; }
+  std::uint32_t recorded() const noexcept { return version_; }
+  std::uint32_t current() const { return counter_.enabled() ? counter_.current_version() : 0; }
+  // Makes `tensor` share this counter.
+  void give_to(const at::Tensor& tensor) const {
+    if (counter_.enabled()) tensor.unsafeGetTensorImpl()->set_version_counter(counter_);
+  }
+  // Sets the counter back, for who undid the writes.
+  void restore(std::uint32_t version) {
+    if (counter_.enabled()) counter_.set_version(version);
+  }
+
+ private:
+  c10::VariableVersion counter_;
+  std::uint32_t version_ = 0;
+};
+
+// Number of the backward that runs on this thread, or -1 outside of one; numbers are not reused.
+std::int64_t current_backward_id();
+// Whether that backward keeps the graph (retain_graph or create_graph).
+bool current_backward_keeps_graph();
+// Runs `callback` when the backward of this thread ends well. Only inside a backward.
+void at_end_of_backward(std::function<void()> callback);
+
+// Gives `tensor`, which must be a leaf, a grad_fn that leads nowhere: like an intermediate result it
+// may be changed in place, and gradients with respect to it can be asked for.
+void make_intermediate(const at::Tensor& tensor);
+
+// The base of a view that autograd tracks, else `tensor` itself.
+at::Tensor base_of(const at::Tensor& tensor);
+
+}  // namespace lowtide::hook
