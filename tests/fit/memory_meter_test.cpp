@@ -373,7 +373,12 @@ int peaks_agree(const std::function<void()>& body) {
     std::fprintf(stderr, "counted peak %.0f, kernel's %.0f, ratio %.4f\n", counted, kernel,
                  kernel / counted);
     constexpr double kSlack = 2 << 20;
-    return kernel >= counted - kSlack && kernel <= 1.01 * counted + kSlack ? 0 : 1;
+#if defined(__SANITIZE_ADDRESS__)
+    constexpr double kHighest = 2.0;  // the sanitizer keeps freed blocks and shadow bytes
+#else
+    constexpr double kHighest = 1.01;
+#endif
+    return kernel >= counted - kSlack && kernel <= kHighest * counted + kSlack ? 0 : 1;
   });
 }
 
