@@ -54,6 +54,8 @@ struct Slot {
   Where where = Where::kNowhere;
   std::uint8_t denials = 0;
   bool seen_released = false;
+  bool needed = false;               // not there, and asked for again or read by what is needed
+  std::uint32_t needed_readers = 0;  // ops that read it and wrote something needed
 };
 
 }  // namespace
@@ -83,8 +85,7 @@ class OnlinePolicy::Impl {
     if (just_released) {
       slot.seen_released = true;
       ++changes_;
-      // What this one would have been rebuilt from may be needed by nobody now.
-      if (!graph_->is_there(id)) refresh_sources(id);
+      update_needed(id, false);
     }
     switch (slot.where) {
       case Where::kNowhere:
@@ -109,20 +110,21 @@ class OnlinePolicy::Impl {
     ++run_;
     take_out(id);
     slots_[id.index()].denials = 0;
+    update_needed(id, false);
   }
 
   void on_brought_back(StorageId id) {
     ++changes_;
     ++run_;
+    update_needed(id, false);
     if (eligible(id)) enqueue(id);
-    refresh_sources(id);
     refresh_users(id);
   }
 
   void on_forgotten(StorageId id) {
     ++changes_;
     take_out(id);
-    if (!graph_->is_there(id)) refresh_sources(id);
+    update_needed(id, true);
     Slot& slot = slots_[id.index()];
     if (slot.queued_at != kNotQueued) unqueue(id);
     slot = Slot{};
@@ -267,15 +269,13 @@ class OnlinePolicy::Impl {
     take_out(id);
     if (!eligible(id)) return;
     start_walk();
-    bool wanted = false;
-    const double child_ns = descendants_ns(id, wanted);
-    double cost_ns = options_.child_weight * child_ns + ancestors_ns(id);
+    double cost_ns = options_.child_weight * descendants_ns(id) + ancestors_ns(id);
     cost_ns = std::max(cost_ns, 1.0);
     const float density = static_cast<float>(cost_ns / static_cast<double>(graph_->bytes(id)));
     Where where = Where::kRegular;
     if (graph_->is_held(id, Hold::kSoft)) {
       where = Where::kSoft;
-    } else if (graph_->is_released(id) && !wanted) {
+    } else if (graph_->is_released(id) && slots_[id.index()].needed_readers == 0) {
       where = Where::kFree;
     }
     slots_[id.index()].weighed_at = changes_;
@@ -291,7 +291,10 @@ class OnlinePolicy::Impl {
     if (storage_mark_.size() < graph_->storage_slots()) {
       storage_mark_.resize(graph_->storage_slots(), 0);
     }
-    if (op_mark_.size() < graph_->op_slots()) op_mark_.resize(graph_->op_slots(), 0);
+    if (op_mark_.size() < graph_->op_slots()) {
+      op_mark_.resize(graph_->op_slots(), 0);
+      op_needed_.resize(graph_->op_slots(), 0);
+    }
   }
   bool mark(StorageId id) {
     return storage_mark_[id.index()] != epoch_ && (storage_mark_[id.index()] = epoch_, true);
@@ -300,8 +303,8 @@ class OnlinePolicy::Impl {
     return op_mark_[id.index()] != epoch_ && (op_mark_[id.index()] = epoch_, true);
   }
 
-  // Times of the ops of dropped descendants, each once. `wanted`: one of them is still live.
-  double descendants_ns(StorageId id, bool& wanted) {
+  // Times of the ops to rebuild what is needed and comes from `id`, each once.
+  double descendants_ns(StorageId id) {
     double total = 0;
     int left = options_.walk_limit;
     stack_.clear();
@@ -310,19 +313,14 @@ class OnlinePolicy::Impl {
     while (!stack_.empty()) {
       const StorageId at = stack_.back();
       stack_.pop_back();
-      graph_->for_readers(at, [&](OpId op, std::uint32_t version) {
-        // A reader of an older version cannot be rebuilt from what is there.
-        if (at == id && version != graph_->version(id)) return;
+      if (slots_[at.index()].needed_readers == 0) continue;
+      graph_->for_readers(at, [&](OpId op, std::uint32_t) {
+        if (op_needed_[op.index()] == 0) return;
+        if (mark(op)) total += static_cast<double>(graph_->cost_ns(op));
         graph_->for_writes(op, [&](StorageId written, std::uint32_t) {
-          if (graph_->is_there(written)) return;
-          if (mark(op)) total += static_cast<double>(graph_->cost_ns(op));
-          if (!mark(written)) return;
-          if (!graph_->is_released(written)) wanted = true;
-          if (--left > 0) {
-            stack_.push_back(written);
-          } else {
-            wanted = true;  // not known: not free
-          }
+          if (!slots_[written.index()].needed || left <= 0 || !mark(written)) return;
+          --left;
+          stack_.push_back(written);
         });
       });
     }
@@ -360,27 +358,35 @@ class OnlinePolicy::Impl {
     return total;
   }
 
-  // Queues what is there and would be read to rebuild `id`, through dropped ones.
-  void refresh_sources(StorageId id) {
-    start_walk();
-    int left = kRefreshLimit;
+  // Brings `needed` of `first` and of what it is rebuilt from up to date.
+  void update_needed(StorageId first, bool forgotten) {
+    if (op_needed_.size() < graph_->op_slots()) op_needed_.resize(graph_->op_slots(), 0);
     stack_.clear();
-    stack_.push_back(id);
-    mark(id);
+    stack_.push_back(first);
     while (!stack_.empty()) {
-      const StorageId at = stack_.back();
+      const StorageId id = stack_.back();
       stack_.pop_back();
-      graph_->for_recipe(at, [&](OpId op, std::uint32_t) {
+      Slot& slot = slots_[id.index()];
+      const bool needed = !graph_->is_there(id) && !(forgotten && id == first) &&
+                          (!graph_->is_released(id) || slot.needed_readers > 0);
+      if (needed == slot.needed) continue;
+      slot.needed = needed;
+      graph_->for_recipe(id, [&](OpId op, std::uint32_t) {
+        std::uint32_t& outputs = op_needed_[op.index()];
+        outputs += needed ? 1 : -1;
+        if (outputs != (needed ? 1u : 0u)) return true;
         graph_->for_reads(op, [&](RecipeGraph::Read read) {
-          if (!read.storage.valid() || left <= 0 || !mark(read.storage)) return;
-          --left;
-          if (graph_->is_there(read.storage)) {
-            reweigh_soon(read.storage);
-          } else {
+          if (!read.storage.valid()) return;
+          Slot& source = slots_[read.storage.index()];
+          source.needed_readers += needed ? 1 : -1;
+          if (source.needed_readers != (needed ? 1u : 0u)) return;
+          if (!graph_->is_there(read.storage)) {
             stack_.push_back(read.storage);
+          } else if (!needed) {
+            reweigh_soon(read.storage);
           }
         });
-        return left > 0;
+        return true;
       });
     }
   }
@@ -422,6 +428,7 @@ class OnlinePolicy::Impl {
   std::vector<StorageId> stack_;
   std::vector<std::uint32_t> storage_mark_;
   std::vector<std::uint32_t> op_mark_;
+  std::vector<std::uint32_t> op_needed_;  // how many of an op's outputs are needed
   std::uint32_t epoch_ = 0;
   std::uint64_t changes_ = 1;  // of anything that a weight depends on
   std::uint64_t run_ = 1;

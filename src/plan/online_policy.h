@@ -8,7 +8,8 @@
 //   own   times of the ops of its recipe
 //   L, D  times of the ops to rebuild its dropped ancestors: live ones will be asked for anyway,
 //         released ones come back for this storage only
-//   C     times of the ops of its dropped descendants, which would get a longer way back
+//   C     times of the ops of its dropped descendants that are still needed: their way back would
+//         get longer
 //   idle  clock - last use by the program (replays do not count), plus 1 us
 // The lowest score goes first. Before all others go released storages from which nothing dropped
 // and still wanted would be rebuilt; after all others those held softly.
@@ -25,7 +26,7 @@ namespace lowtide {
 struct OnlinePolicyOptions {
   double live_weight = 0.3;
   double dead_weight = 1.0;
-  double child_weight = 0.1;
+  double child_weight = 0.3;
   // Storages visited to weigh one. Smaller is faster; below 50 the choice gets worse.
   int walk_limit = 300;
 };

@@ -129,6 +129,18 @@ void RecipeGraph::released(StorageId id) {
   storage.released = true;
   storage.droppable = true;
   policy_->on_state(id);
+  if (is_useless(storage)) useless_.push_back(id);
+}
+
+std::optional<StorageId> RecipeGraph::next_useless() {
+  while (!useless_.empty()) {
+    const StorageId id = useless_.back();
+    useless_.pop_back();
+    const StorageNode& storage = storages_[id.index()];
+    // Once the last hold goes, unhold() puts it here again.
+    if (is_useless(storage) && storage.hard_holds == 0 && storage.soft_holds == 0) return id;
+  }
+  return std::nullopt;
 }
 
 void RecipeGraph::dropped(StorageId id) {
@@ -203,6 +215,7 @@ void RecipeGraph::forget_op(OpId op) {
       if (read.next_of_storage != kNil) {
         reads_[read.next_of_storage].previous_of_storage = read.previous_of_storage;
       }
+      if (is_useless(storages_[read.storage.index()])) useless_.push_back(read.storage);
     }
     free_reads_.push_back(link);
     link = read.next_of_op;
@@ -222,7 +235,9 @@ void RecipeGraph::unhold(StorageId id, Hold strength) {
   StorageNode& storage = node(id);
   std::uint16_t& count = strength == Hold::kHard ? storage.hard_holds : storage.soft_holds;
   LOWTIDE_ASSERT(count > 0);
-  if (--count == 0) policy_->on_state(id);
+  if (--count > 0) return;
+  policy_->on_state(id);
+  if (is_useless(storage)) useless_.push_back(id);
 }
 
 bool RecipeGraph::is_held(StorageId id, Hold strength) const {

@@ -104,6 +104,13 @@ class RecipeGraph {
   // must strip those too (stale_readers() lists them).
   void strip_recipe(StorageId id);
 
+  // A storage that is released and that no recipe reads any more: of no use to anyone. The feeder
+  // gives its block back, if it is there, and calls forgotten(), which may make others useless; so
+  //   while (auto id = graph.next_useless()) { free_block(*id); graph.forgotten(*id); }
+  // after released(), outside of a bring-back, keeps the graph small without recursion. nullopt:
+  // there is none. Those held are passed over; ask again after the hold.
+  std::optional<StorageId> next_useless();
+
   // The record is gone. Ops whose written storages are all forgotten are forgotten with it. Recipes
   // that still read it keep an invalid Read; see is_read(). O(its edges).
   void forgotten(StorageId id);
@@ -136,6 +143,8 @@ class RecipeGraph {
   bool is_read(StorageId id) const { return storages_[id.index()].first_reader != kNil; }
   std::uint32_t version(StorageId id) const { return storages_[id.index()].version; }
   std::uint64_t last_use_ns(StorageId id) const { return storages_[id.index()].last_use_ns; }
+  // Whether the op is still part of a recipe. Ask before its id can have been given out again.
+  bool exists(OpId op) const { return ops_[op.index()].used; }
   std::uint64_t cost_ns(OpId op) const { return ops_[op.index()].cost_ns; }
   // Place of the op in the order of running; larger is later.
   std::uint64_t order(OpId op) const { return ops_[op.index()].order; }
@@ -230,6 +239,9 @@ class RecipeGraph {
   };
 
   StorageNode& node(StorageId id);
+  static bool is_useless(const StorageNode& storage) {
+    return storage.used && storage.released && storage.first_reader == kNil;
+  }
   void drop_writes(StorageId id);
   void forget_op(OpId op);
 
@@ -237,6 +249,7 @@ class RecipeGraph {
   std::vector<OpNode> ops_;
   std::vector<ReadEdge> reads_;
   std::vector<WriteEdge> writes_;
+  std::vector<StorageId> useless_;  // perhaps: to be looked at again
   std::vector<StorageId> free_storages_;
   std::vector<OpId> free_ops_;
   std::vector<Link> free_reads_;

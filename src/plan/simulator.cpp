@@ -77,11 +77,8 @@ class Simulation {
         graph_.hold(graph_id(trace_.root(id)), Hold::kHard);
         return true;
       case TraceEvent::Kind::kFree:
-        // Recipes hold what they read: it stays with them.
-        if (graph_.is_read(graph_id(id))) return true;
-        live_bytes_ -= bytes(id);
-        graph_.forgotten(graph_id(id));
-        id_of_[id.index()] = StorageId{};
+        graph_.released(graph_id(id));
+        collect();
         return true;
     }
     return false;
@@ -93,6 +90,17 @@ class Simulation {
     if (id != root) graph_.released(graph_id(id));
     if (--live_refs_[root.index()] == 0 && !trace_.storages[root.index()].source) {
       graph_.released(graph_id(root));
+    }
+    collect();
+  }
+
+  // Gives back what no one can ask for again.
+  void collect() {
+    while (const auto node = graph_.next_useless()) {
+      const StorageId id = trace_id_[node->index()];
+      if (graph_.is_there(*node)) live_bytes_ -= bytes(id);
+      graph_.forgotten(*node);
+      id_of_[id.index()] = StorageId{};
     }
   }
 
@@ -230,9 +238,9 @@ class Simulation {
     // A storage's first write needs its block, also where the storage is there: an op makes all of
     // its outputs.
     Bytes made = traced.working_bytes;
-    graph_.for_writes(op, [&](StorageId written, std::uint32_t) {
-      if (aside(written) == 0) made += graph_.bytes(written);
-    });
+    for (const StorageId written : traced.writes) {
+      if (aside_version_[written.index()] == 0) made += bytes(written);
+    }
     graph_.for_reads(op, [&](RecipeGraph::Read read) {
       if (as_read_there(read)) graph_.hold(root_of_node(read.storage), Hold::kHard);
     });
@@ -261,6 +269,10 @@ class Simulation {
         aside(written) = version;
       }
     });
+    // Outputs that are forgotten are made all the same.
+    for (const StorageId written : traced.writes) {
+      if (!graph_id(written).valid()) live_bytes_ -= bytes(written);
+    }
     for (const StorageId node : brought_) graph_.brought_back(node);
     return true;
   }
@@ -281,7 +293,8 @@ class Simulation {
     const StorageId id = trace_id_[node.index()];
     LOWTIDE_ASSERT(graph_.is_there(node));
     for (const StorageId view : views_of_[id.index()]) {
-      if (graph_.is_there(graph_id(view))) graph_.dropped(graph_id(view));
+      const StorageId view_node = graph_id(view);
+      if (view_node.valid() && graph_.is_there(view_node)) graph_.dropped(view_node);
     }
     graph_.dropped(node);
     live_bytes_ -= bytes(id);
