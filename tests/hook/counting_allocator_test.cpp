@@ -34,7 +34,7 @@ C10_DECLARE_bool(caffe2_cpu_allocator_do_junk_fill);
 
 #if defined(__SANITIZE_ADDRESS__)
 // The sanitizer's malloc stops the process at a huge request unless told to fail as malloc does.
-extern "C" const char* __asan_default_options();
+extern "C" LOWTIDE_API const char* __asan_default_options();
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 #endif
 
