@@ -254,6 +254,24 @@ void RecipeGraph::deny(StorageId id, std::uint64_t clock_ns) {
   policy_->on_denied(id, clock_ns);
 }
 
+std::vector<StorageId> RecipeGraph::dependents(StorageId id) const {
+  std::vector<StorageId> found;
+  std::vector<bool> seen(storages_.size(), false);
+  seen[id.index()] = true;
+  const auto look = [&](StorageId from) {
+    for_readers(from, [&](OpId op, std::uint32_t) {
+      for_writes(op, [&](StorageId written, std::uint32_t) {
+        if (seen[written.index()]) return;
+        seen[written.index()] = true;
+        found.push_back(written);
+      });
+    });
+  };
+  look(id);
+  for (std::size_t next = 0; next < found.size(); ++next) look(found[next]);
+  return found;
+}
+
 std::vector<StorageId> RecipeGraph::stale_readers(StorageId id) const {
   std::vector<StorageId> stale;
   const std::uint32_t latest = version(id);

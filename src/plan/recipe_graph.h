@@ -186,6 +186,11 @@ class RecipeGraph {
     }
   }
 
+  // Storages that are rebuilt from `id`, directly or through others: what a write to a source
+  // breaks. Before such a write the feeder brings back those of them that are dropped and not
+  // released, and then strips all that are there. O(what is found and its edges).
+  std::vector<StorageId> dependents(StorageId id) const;
+
   // Storages whose recipes read a version of `id` older than the one that is there now: they can be
   // rebuilt only by rebuilding `id` on the side, and not at all once `id` is stripped.
   std::vector<StorageId> stale_readers(StorageId id) const;

@@ -106,14 +106,21 @@ class Simulation {
 
   bool run_op(OpId id) {
     const TraceOp& op = trace_.ops[id.index()];
-    if (!bring_back(op.reads)) return false;
-    for (const StorageId read : op.reads) graph_.hold(root_id(read), Hold::kHard);
+    needed_.assign(op.reads.begin(), op.reads.end());
+    for (const StorageId written : op.writes) {
+      if (graph_id(written).valid()) needed_.push_back(written);
+    }
+    for (const StorageId written : op.writes) {
+      if (graph_id(written).valid() && !before_write(written)) return false;
+    }
+    if (!bring_back(needed_)) return false;
+    for (const StorageId id_needed : needed_) graph_.hold(root_id(id_needed), Hold::kHard);
     Bytes made = op.working_bytes;
     for (const StorageId written : op.writes) {
       if (!id_of_[written.index()].valid()) made += bytes(written);
     }
     const bool fits = make_room(made);
-    for (const StorageId read : op.reads) graph_.unhold(root_id(read), Hold::kHard);
+    for (const StorageId id_needed : needed_) graph_.unhold(root_id(id_needed), Hold::kHard);
     if (!fits) return false;
 
     occupy(made);
@@ -144,6 +151,24 @@ class Simulation {
       if (trace_.root(written) != written) graph_.used(root_id(written), clock_ns_);
     }
     for (const StorageId id_made : made_) graph_.set_droppable(graph_id(id_made), true);
+    return true;
+  }
+
+  // A write to a source breaks the recipes that read it: what is still wanted of them is brought
+  // back and kept, as the runtime does.
+  bool before_write(StorageId id) {
+    if (graph_.has_recipe(graph_id(id)) || !graph_.is_read(graph_id(id))) return true;
+    const std::vector<StorageId> broken = graph_.dependents(graph_id(id));
+    std::vector<StorageId> wanted;
+    for (const StorageId node : broken) {
+      if (!graph_.is_there(node) && !graph_.is_released(node))
+        wanted.push_back(trace_id_[node.index()]);
+    }
+    if (!bring_back(wanted)) return false;
+    for (const StorageId node : broken) {
+      if (graph_.is_there(node)) graph_.strip_recipe(node);
+    }
+    collect();
     return true;
   }
 
@@ -341,6 +366,7 @@ class Simulation {
   std::vector<StorageId> brought_;
   std::vector<StorageId> asides_;  // that have or had a temporary block in this plan
   std::vector<StorageId> made_;
+  std::vector<StorageId> needed_;
 };
 
 }  // namespace

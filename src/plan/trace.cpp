@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/assert.h"
+#include "src/tape/tape.h"
 
 namespace lowtide {
 
@@ -130,6 +131,61 @@ Floor lowest_budget(const Trace& trace) {
     if (needed > floor.bytes) floor = {needed, limiting};
   }
   return floor;
+}
+
+Trace trace_of(const Tape& tape) {
+  Trace trace;
+  std::vector<std::uint32_t> holds(tape.storages.size(), 0);
+  for (const TapeStorage& storage : tape.storages) {
+    trace.storages.push_back({storage.bytes, StorageId{}, false});
+  }
+  const auto let_go = [&](StorageId id) {
+    if (holds[id.index()] == 0) trace.unhold(id);
+  };
+  for (const TapeEvent& event : tape.events) {
+    const StorageId id{event.index};
+    switch (event.kind) {
+      case TapeEvent::Kind::kMake:
+        trace.storages[event.index].source = true;
+        trace.add(TraceEvent::Kind::kSource, id);
+        break;
+      case TapeEvent::Kind::kRun: {
+        const OpId op{event.index};
+        trace.run(tape.ops[event.index].cost_ns, tape.reads(op), tape.writes(op),
+                  tape.ops[event.index].working_bytes);
+        if (!tape.ops[event.index].has(OpFlag::kNotRepeatable)) break;
+        // What it wrote can never be made again: held to the end.
+        for (const StorageId written : tape.writes(op)) {
+          if (!trace.storages[written.index()].source && holds[written.index()]++ == 0) {
+            trace.hold(written);
+          }
+        }
+        break;
+      }
+      case TapeEvent::Kind::kFree:
+        if (trace.storages[event.index].source) {
+          trace.add(TraceEvent::Kind::kFree, id);
+        } else {
+          trace.release(id);
+        }
+        break;
+      case TapeEvent::Kind::kUnpack:
+        trace.need(tape.saved[event.index].storage);
+        break;
+      case TapeEvent::Kind::kHold:
+        if (holds[event.index]++ == 0 && !trace.storages[event.index].source) trace.hold(id);
+        break;
+      case TapeEvent::Kind::kUnhold:
+        --holds[event.index];
+        if (!trace.storages[event.index].source) let_go(id);
+        break;
+      case TapeEvent::Kind::kPack:
+      case TapeEvent::Kind::kForget:
+      case TapeEvent::Kind::kMark:
+        break;
+    }
+  }
+  return trace;
 }
 
 }  // namespace lowtide
