@@ -219,12 +219,14 @@ StorageId Tape::make(Bytes bytes, StorageKind kind) {
 
 OpId Tape::run(std::string_view name, std::uint64_t cost_ns, std::span<const StorageId> reads,
                std::span<const StorageId> writes, Bytes working_bytes, std::uint8_t flags) {
-  const auto known = std::find(names.rbegin(), names.rend(), name);
-  if (known == names.rend()) names.emplace_back(name);
+  std::size_t known = names.size();
+  while (known > 0 && names[known - 1] != name) --known;
+  if (known == 0) {
+    names.emplace_back(name);
+    known = names.size();
+  }
   TapeOp op;
-  op.name = static_cast<std::uint32_t>(known == names.rend()
-                                           ? names.size() - 1
-                                           : static_cast<std::size_t>(names.rend() - known) - 1);
+  op.name = static_cast<std::uint32_t>(known - 1);
   op.flags = flags;
   op.first_read = static_cast<std::uint32_t>(read_ids.size());
   op.read_count = static_cast<std::uint32_t>(reads.size());
