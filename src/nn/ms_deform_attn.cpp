@@ -285,7 +285,8 @@ Tensor ms_deform_attn(const Tensor& value, const Tensor& spatial_shapes,
   for (const Tensor* input :
        {&value, &spatial_shapes, &level_start_index, &sampling_locations, &attention_weights}) {
     // The dispatcher cannot choose a kernel for these; the check names the argument.
-    if (!input->defined() || (!input->is_cpu() && !input->is_meta())) {
+    if (!input->defined() || (!input->is_cpu() && !input->is_meta()) ||
+        input->layout() != at::kStrided) {
       check_ms_deform_attn_arguments(value, spatial_shapes, level_start_index, sampling_locations,
                                      attention_weights);
     }
