@@ -210,6 +210,22 @@ TEST_CASE("the peak's kinds are those of the moment it was reached, and add up t
   CHECK(peak.total() == meter.peak_bytes());
 }
 
+TEST_CASE("reaching a peak again, of other kinds, is not a new peak") {
+  MemoryMeter meter;
+  {
+    const KindScope scope(MemoryKind::kSaved);
+    at::empty({1000});
+  }
+  const MemoryByKind peak = meter.peak_by_kind();
+  const MemoryMeter lower;  // for which the next allocation is one
+  {
+    const KindScope scope(MemoryKind::kGradients);
+    at::empty({1000});
+  }
+  CHECK(meter.peak_by_kind() == peak);
+  CHECK(lower.peak_by_kind() != peak);
+}
+
 TEST_CASE("the meter agrees with a slow model of it over random histories") {
   struct Model {  // keeps every value that live took; the first of the highest is the peak
     std::vector<MemoryByKind> history;

@@ -399,9 +399,23 @@ TEST_CASE("a forked child allocates, and its counts go on from the fork") {
 }
 
 TEST_CASE("the gate is off in a forked child") {
-  FunctionGate gate([](const RoomRequest&) { return false; });
+  int asked = 0;
+  FunctionGate gate([&](const RoomRequest&) {
+    ++asked;
+    return false;
+  });
   const GateScope scope(gate, ledger().live());
-  const int code = in_child_process([] { return at::ones({500}).numel() == 500 ? 0 : 1; });
+  const int code = in_child_process([&] {
+    if (at::ones({500}).numel() != 500 || ledger().limit() != MemoryLedger::kNoLimit) {
+      return 1;
+    }
+    try {
+      at::empty({std::int64_t{1} << 46});
+      return 2;
+    } catch (const AllocationError&) {
+      return asked == 0 ? 0 : 3;
+    }
+  });
   CHECK(code == 0);
   CHECK_THROWS_AS(at::empty({1}), AllocationError);  // and still on in the parent
 }
@@ -432,6 +446,37 @@ TEST_CASE("forks while other threads allocate give children that work with whole
   for (std::thread& thread : threads) {
     thread.join();
   }
+  CHECK(failures == 0);
+}
+
+TEST_CASE("a fork does not fall into the middle of an update") {
+  // With this many meters an update is long: a fork in it would leave some with the old peak.
+  std::vector<std::unique_ptr<MemoryMeter>> meters(2000);
+  for (auto& meter : meters) {
+    meter = std::make_unique<MemoryMeter>();
+  }
+  std::atomic<bool> stop{false};
+  std::vector<c10::DataPtr> growing;
+  std::thread thread([&] {
+    while (!stop) {
+      growing.push_back(counting_allocator().allocate(1));  // a new peak each time
+    }
+  });
+  int failures = 0;
+  for (int i = 0; i < 20; ++i) {
+    failures += in_child_process([&] {
+                  for (const auto& meter : meters) {
+                    if (meter->peak_bytes() != ledger().live()) {
+                      return 1;
+                    }
+                  }
+                  return 0;
+                }) == 0
+                    ? 0
+                    : 1;
+  }
+  stop = true;
+  thread.join();
   CHECK(failures == 0);
 }
 
