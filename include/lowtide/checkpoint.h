@@ -1,7 +1,7 @@
 #pragma once
-// Activation checkpointing: run a part of a model without keeping what its backward needs, and run it
-// again when backward gets there. Memory for time; losses and gradients are bit for bit those of the
-// plain run.
+// Activation checkpointing: run a part of a model without keeping what its backward needs, and run
+// it again when backward gets there. Memory for time; losses and gradients are bit for bit those of
+// the plain run.
 //
 //   at::Tensor y = lowtide::checkpoint([&](const at::Tensor& x) { return block->forward(x); }, x);
 //   auto [a, b] = lowtide::checkpoint(two_headed, std::make_tuple(x, mask, 3));   // spread
@@ -16,10 +16,12 @@
 // DivergenceError and says which tensor.
 //
 // What it does not do:
-// - It cannot see state that is no tensor. A region that reads a clock, a file or its own std::mt19937
-//   must get equal answers twice. Numbers and shapes that reach an op are compared between the runs;
-//   values computed by hand into fresh tensors are not.
-// - Ops that write into tensors without saying so in their schema (custom kernels) are not seen. The
+// - It cannot see state that is no tensor. A region that reads a clock, a file or its own
+// std::mt19937
+//   must get equal answers twice. Numbers and shapes that reach an op are compared between the
+//   runs; values computed by hand into fresh tensors are not.
+// - Ops that write into tensors without saying so in their schema (custom kernels) are not seen.
+// The
 //   running statistics of batch norm, which PyTorch's schemas keep silent about, are.
 // - While a region is replayed, buffers that it writes hold their old values for a moment: do not
 //   read them from another thread meanwhile.
@@ -56,36 +58,38 @@ enum class Offload {
   kNone,  // where they are, by reference: costs nothing while someone else holds them too
   kHost,  // in host memory; inputs that are there already are held by reference, so on a CPU-only
           // machine this gains nothing
-  kDisk,  // in an unlinked file that only this process can read; costs a write, and a read per replay
+  kDisk,  // in an unlinked file that only this process can read; costs a write, and a read per
+          // replay
 };
 
 struct CheckpointOptions {
-  // Whether a replay ends once the last tensor that backward still needs is there. Off, it runs to the
-  // region's end, which costs time and lets it notice tensors saved beyond the first run's.
+  // Whether a replay ends once the last tensor that backward still needs is there. Off, it runs to
+  // the region's end, which costs time and lets it notice tensors saved beyond the first run's.
   bool early_stop = true;
 
   // Inputs smaller than 64 KiB, parameters, and inputs that the region changes in place stay where
   // they are. Inside another region inputs belong to that region's replay and are not moved either.
   Offload offload = Offload::kNone;
 
-  // Folder for kDisk; empty means $TMPDIR or /tmp. One open file a region, until its graph is freed.
-  std::string offload_directory;
+  // Folder for kDisk; empty means $TMPDIR or /tmp. One open file a region, until its graph is
+  // freed.
+  std::string offload_directory = {};
 
-  // Generators whose numbers the region draws by hand, not through an op. Those that are passed to ops
-  // are found without being named here, and so is the default one.
-  std::vector<at::Generator> generators;
+  // Generators whose numbers the region draws by hand, not through an op. Those that are passed to
+  // ops are found without being named here, and so is the default one.
+  std::vector<at::Generator> generators = {};
 };
 
 // Note [Tensors inside your own types]
-// To make a type of yours transparent, so that tensors inside it are kept as inputs, overload in the
-// type's namespace
+// To make a type of yours transparent, so that tensors inside it are kept as inputs, overload in
+// the type's namespace
 //
 //   template <class Visit>
 //   void visit_tensors(Batch& batch, Visit&& visit) { visit(batch.image); visit(batch.masks); }
 //
 // `visit` takes any supported type. Supported without an overload: tensors, optional, pair, tuple,
-// array, variant, and containers of these (vector, list, map, unordered_map, ...). Tensors in any other
-// type are held as a captured tensor is: right, but not offloaded.
+// array, variant, and containers of these (vector, list, map, unordered_map, ...). Tensors in any
+// other type are held as a captured tensor is: right, but not offloaded.
 namespace detail {
 
 template <class T, class = void>
@@ -237,20 +241,23 @@ class LOWTIDE_API FirstRun {
 
 }  // namespace detail
 
-// Runs fn(inputs) now and returns its result; backward runs it again instead of finding what it saved.
+// Runs fn(inputs) now and returns its result; backward runs it again instead of finding what it
+// saved.
 //
-// A std::tuple of inputs is spread over fn's parameters; anything else is its one argument (to pass a
-// tuple as one argument, wrap it in another). `fn` and `inputs` are copied and kept until the graph is
-// freed; what `fn` captures by reference must live as long. A move-only `fn` is moved, and then keeps
-// what it changes in itself from run to run. Tensors that `fn` captures work, but those given as inputs
-// are better: they may be changed in place by the region, are offloaded, and are freed with the graph.
+// A std::tuple of inputs is spread over fn's parameters; anything else is its one argument (to pass
+// a tuple as one argument, wrap it in another). `fn` and `inputs` are copied and kept until the
+// graph is freed; what `fn` captures by reference must live as long. A move-only `fn` is moved, and
+// then keeps what it changes in itself from run to run. Tensors that `fn` captures work, but those
+// given as inputs are better: they may be changed in place by the region, are offloaded, and are
+// freed with the graph.
 //
 // Throws what fn throws. Later, from backward: DivergenceError LT0201 (the replay saved another
 // tensor), LT0202 (it saved fewer, or more), LT0203 (a tensor that the region read was changed in
-// place since), LT0204 (it changes in place a captured tensor that needs grad), LT0205 (it drew by hand
-// from a generator that options.generators does not list); c10::Error where plain autograd would throw
-// it; what fn throws when it runs again. All of them leave generators, buffers, grad mode and autocast
-// as they were. IoError LT0210 or LT0211 if offloading fails, with nothing lost.
+// place since), LT0204 (it changes in place a captured tensor that needs grad), LT0205 (it drew by
+// hand from a generator that options.generators does not list), LT0208 (it writes to a tensor that
+// the first run did not write to); c10::Error where plain autograd would throw it; what fn throws
+// when it runs again. All of them leave generators, buffers, grad mode and autocast as they were.
+// IoError LT0210 or LT0211 if offloading fails, with nothing lost.
 template <class F, class In>
 auto checkpoint(F&& fn, In&& inputs, const CheckpointOptions& options = {}) {
   using Function = std::decay_t<F>;
@@ -315,8 +322,8 @@ class CheckpointedForward;
 template <class M, class C, class R, class... Args>
 class CheckpointedForward<M, R (C::*)(Args...)> : public M {
  public:
-  CheckpointedForward(const M& module, CheckpointOptions options)
-      : M(module), checkpoint_options_(std::move(options)) {}
+  CheckpointedForward(const M& module, CheckpointOptions region_options)
+      : M(module), checkpoint_options_(std::move(region_options)) {}
 
   R forward(Args... arguments) {
     using Call = CallForward<CheckpointedForward, M, R, Args...>;
@@ -346,11 +353,11 @@ class CheckpointedForward<M, void> : public CheckpointedForward<M, at::Tensor (M
 
 }  // namespace detail
 
-// A module of class M whose forward is a checkpointed region; made by checkpoint_wrapper. It is an M:
-// names in the state dict, parameters, children, train() and to() are M's. clone() clones M and wraps
-// the clone, so that its regions use its own weights. M::forward must be a plain function to be
-// wrapped with its signature; a template (Sequential's) becomes forward(at::Tensor) -> at::Tensor.
-// Default arguments of M::forward do not carry over: pass all of them.
+// A module of class M whose forward is a checkpointed region; made by checkpoint_wrapper. It is an
+// M: names in the state dict, parameters, children, train() and to() are M's. clone() clones M and
+// wraps the clone, so that its regions use its own weights. M::forward must be a plain function to
+// be wrapped with its signature; a template (Sequential's) becomes forward(at::Tensor) ->
+// at::Tensor. Default arguments of M::forward do not carry over: pass all of them.
 //
 // A region keeps the module alive until its graph is freed.
 template <class M>
@@ -370,8 +377,8 @@ class Checkpointed final
   }
 };
 
-// Returns a checkpointed module that shares parameters, buffers and children with `module`, which may
-// be dropped then. Usable wherever M is: in Sequential, AnyModule, register_module.
+// Returns a checkpointed module that shares parameters, buffers and children with `module`, which
+// may be dropped then. Usable wherever M is: in Sequential, AnyModule, register_module.
 template <class M>
 std::shared_ptr<Checkpointed<M>> checkpoint_wrapper(const std::shared_ptr<M>& module,
                                                     CheckpointOptions options = {}) {
@@ -383,16 +390,17 @@ std::shared_ptr<Checkpointed<M>> checkpoint_wrapper(const Holder& module,
   return std::make_shared<Checkpointed<M>>(*module.ptr(), std::move(options));
 }
 
-// Runs a torch::nn::Sequential (or a pointer to its Impl) in `segments` parts of nearly equal numbers
-// of modules, each a region except the last, which backward needs at once. Each module takes and gives
-// one tensor. Throws UsageError LT0206 unless 1 <= segments <= number of modules.
+// Runs a torch::nn::Sequential (or a pointer to its Impl) in `segments` parts of nearly equal
+// numbers of modules, each a region except the last, which backward needs at once. Each module
+// takes and gives one tensor. Throws UsageError LT0206 unless 1 <= segments <= number of modules.
 template <class Sequential>
 at::Tensor checkpoint_sequential(const Sequential& sequential, std::int64_t segments,
                                  const at::Tensor& input, const CheckpointOptions& options = {}) {
   const auto modules = static_cast<std::int64_t>(sequential->size());
   if (segments < 1 || segments > modules) detail::refuse_segments(segments, modules);
-  const auto run = [sequential](at::Tensor x, std::int64_t begin, std::int64_t end) {
-    for (auto module = sequential->begin() + begin; module != sequential->begin() + end; ++module) {
+  auto run = [layers = Sequential(sequential)](at::Tensor x, std::int64_t begin,
+                                               std::int64_t end) mutable {
+    for (auto module = layers->begin() + begin; module != layers->begin() + end; ++module) {
       x = module->template forward<at::Tensor>(std::move(x));
     }
     return x;

@@ -19,31 +19,31 @@
 //
 // During the first run each tensor that autograd saves gets a hook object that does not hold the
 // tensor: only the number of the slot, and the region's frame. The frame holds the function, its
-// inputs, and for each slot what the tensor looked like. Hooks hold the frame, and nothing else does, so
-// it goes when the region's graph goes.
+// inputs, and for each slot what the tensor looked like. Hooks hold the frame, and nothing else
+// does, so it goes when the region's graph goes.
 //
-// When backward unpacks the first slot, the function is run again from the kept inputs with hooks that
-// put the i-th saved tensor into slot i, and hold it by reference: an op that fills the tensor after it
-// was saved (rrelu's noise) is seen. Once a backward (a graph task) one replay serves all slots; a slot's
-// tensor is let go when its node frees it, or when it was handed out if the graph is kept, so a
-// retained graph does not hold every region's tensors at once.
+// When backward unpacks the first slot, the function is run again from the kept inputs with hooks
+// that put the i-th saved tensor into slot i, and hold it by reference: an op that fills the tensor
+// after it was saved (rrelu's noise) is seen. Once a backward (a graph task) one replay serves all
+// slots; a slot's tensor is let go when its node frees it, or when it was handed out if the graph
+// is kept, so a retained graph does not hold every region's tensors at once.
 //
-// The replay stops at the last slot that is still wanted. If the op that packs it may yet write to its
-// arguments the op is let finish, and the stop comes with the next op; else it comes at once, and the op's
-// own work is spared.
+// The replay stops at the last slot that is still wanted. If the op that packs it may yet write to
+// its arguments the op is let finish, and the stop comes with the next op; else it comes at once,
+// and the op's own work is spared.
 //
-// Parameters are not waited for: a leaf that needs grad is held by its hook, as autograd would. A backward
-// that needs nothing else does not replay.
+// Parameters are not waited for: a leaf that needs grad is held by its hook, as autograd would hold
+// it.
 //
-// Nested regions need no care here. An inner region's inputs are saved as tensors of the outer one, so
-// its replay first causes the outer one's, which stops once it has them.
+// Nested regions need no care here. An inner region's inputs are saved as tensors of the outer one,
+// so its replay first causes the outer one's, which stops once it has them.
 //
-// Worked example: f(x) = relu(x @ w1) @ w2 saves x, w1, relu's result r, r again, w2: five slots, of which
-// w1 and w2 are held. backward of the last matmul unpacks slot 3: the replay computes x @ w1 and relu, packs
-// 0, 2 and 3, and stops before the second matmul.
+// Worked example: f(x) = relu(x @ w1) @ w2 saves x, w1, relu's result r, r again, w2: five slots,
+// of which w1 and w2 are held. backward of the last matmul unpacks slot 3: the replay computes x @
+// w1 and relu, packs 0, 2 and 3, and stops before the second matmul.
 //
-// Threads: `mutex_` guards the slots and the replay; it is held while the function runs, so two backwards
-// of one graph wait for each other here. Different regions have different frames.
+// Threads: `mutex_` guards the slots and the replay; it is held while the function runs, so two
+// backwards of one graph wait for each other here. Different regions have different frames.
 //
 // Tested by region_test.cpp and its siblings.
 
@@ -63,7 +63,7 @@ struct Slot {
   hook::TensorVersion version;
   const c10::FunctionSchema* op = nullptr;
   std::uint64_t op_hash = 0;
-  bool wanted = true;       // its hook is alive
+  bool wanted = true;         // its hook is alive
   bool held_by_hook = false;  // and has the tensor itself
   at::Tensor tensor;          // from the last replay
 };
@@ -94,14 +94,15 @@ std::string to_text(const Slot& slot) {
 void check_version(const Slot& slot) {
   if (!slot.version.changed()) return;
   const at::IntArrayRef all(slot.geometry);
-  TORCH_CHECK(false,
-              "one of the variables needed for gradient computation has been modified by an inplace "
-              "operation: [",
-              c10::DeviceTypeName(slot.device.type()), c10::toString(slot.dtype), "Type ",
-              all.slice(0, slot.dims), "] is at version ", slot.version.current(),
-              "; expected version ", slot.version.recorded(),
-              " instead. Hint: enable anomaly detection to find the operation that failed to compute "
-              "its gradient, with torch.autograd.set_detect_anomaly(True).");
+  TORCH_CHECK(
+      false,
+      "one of the variables needed for gradient computation has been modified by an inplace "
+      "operation: [",
+      c10::DeviceTypeName(slot.device.type()), c10::toString(slot.dtype), "Type ",
+      all.slice(0, slot.dims), "] is at version ", slot.version.current(), "; expected version ",
+      slot.version.recorded(),
+      " instead. Hint: enable anomaly detection to find the operation that failed to compute "
+      "its gradient, with torch.autograd.set_detect_anomaly(True).");
 }
 
 }  // namespace
@@ -192,7 +193,8 @@ class FirstRunProvider final : public hook::SavedTensorProvider {
   const FirstRunObserver& observer_;
 };
 
-// The replay's own graph keeps its tensors like any other, for who asks for gradients inside the region.
+// The replay's own graph keeps its tensors like any other, for who asks for gradients inside the
+// region.
 class ReplayHooks final : public hook::SavedTensorHooks {
  public:
   explicit ReplayHooks(Frame& frame) : frame_(&frame) {}
@@ -386,11 +388,11 @@ void Frame::replay_pack(const at::Tensor& tensor) {
     if (progress.done || !finished_) return;
     try {
       throw DivergenceError(
-          "LT0202", concat("cannot replay a checkpointed region: it saved more than the ",
-                           progress.expected,
-                           " tensors that it saved for backward the first time. The region must do "
-                           "the same when it runs again: does it depend on something that changed "
-                           "in between?"),
+          "LT0202",
+          concat("cannot replay a checkpointed region: it saved more than the ", progress.expected,
+                 " tensors that it saved for backward the first time. The region must do "
+                 "the same when it runs again: does it depend on something that changed "
+                 "in between?"),
           {{"saved_first", static_cast<std::int64_t>(progress.expected)}});
     } catch (...) {
       progress.failure = std::current_exception();
@@ -460,8 +462,9 @@ void FirstRun::finish() {
 bool FirstRun::needed() { return c10::GradMode::is_enabled(); }
 
 void refuse_segments(std::int64_t segments, std::int64_t modules) {
-  throw UsageError("LT0206", concat("cannot run ", modules, " modules in ", segments,
-                                    " checkpointed segments: give a number from 1 to ", modules),
+  throw UsageError("LT0206",
+                   concat("cannot run ", modules, " modules in ", segments,
+                          " checkpointed segments: give a number from 1 to ", modules),
                    {{"segments", segments}, {"modules", modules}});
 }
 

@@ -19,9 +19,9 @@
 // that comes back has the same strides (kernels choose by them, and so do their last bits). An
 // expanded tensor covers little; a column of a matrix covers all of it.
 //
-// The file never has a name: O_TMPFILE, or mkostemp and unlink where the file system cannot do that. It
-// is readable by this process alone and gone with it. Space is not given back before the region's graph
-// is freed.
+// The file never has a name: O_TMPFILE, or mkostemp and unlink where the file system cannot do
+// that. It is readable by this process alone and gone with it. Space is not given back before the
+// region's graph is freed.
 //
 // Tested by offload_test.cpp.
 
@@ -50,7 +50,8 @@ at::Tensor over_storage(const at::Tensor& geometry, const c10::Storage& storage)
 SpillFile::SpillFile(const std::string& directory) : directory_(directory) {
   if (directory_.empty()) {
     const char* const from_environment = std::getenv("TMPDIR");
-    directory_ = from_environment != nullptr && *from_environment != '\0' ? from_environment : "/tmp";
+    directory_ =
+        from_environment != nullptr && *from_environment != '\0' ? from_environment : "/tmp";
   }
   fd_ = open(directory_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (fd_ < 0 && (errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL)) {
@@ -59,10 +60,11 @@ SpillFile::SpillFile(const std::string& directory) : directory_(directory) {
     if (fd_ >= 0) unlink(name.c_str());
   }
   if (fd_ < 0) {
-    throw IoError("LT0210", concat("cannot offload the inputs of a checkpointed region: no file can be "
-                                   "made in ",
-                                   directory_, ": ", std::strerror(errno),
-                                   ". Set CheckpointOptions::offload_directory to a folder with room"));
+    throw IoError("LT0210",
+                  concat("cannot offload the inputs of a checkpointed region: no file can be "
+                         "made in ",
+                         directory_, ": ", std::strerror(errno),
+                         ". Set CheckpointOptions::offload_directory to a folder with room"));
   }
 }
 
@@ -103,12 +105,12 @@ void SpillFile::read(std::uint64_t at, void* bytes, std::uint64_t size) const {
     const ssize_t got = pread(fd_, next + done, chunk, static_cast<off_t>(at + done));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
-      throw IoError("LT0211",
-                    concat("cannot read back an offloaded input of a checkpointed region: ", done,
-                           " of ", size, " bytes came from the file in ", directory_, ": ",
-                           got == 0 ? "it ends there" : std::strerror(errno)),
-                    {{"bytes", static_cast<std::int64_t>(size)},
-                     {"read", static_cast<std::int64_t>(done)}});
+      throw IoError(
+          "LT0211",
+          concat("cannot read back an offloaded input of a checkpointed region: ", done, " of ",
+                 size, " bytes came from the file in ", directory_, ": ",
+                 got == 0 ? "it ends there" : std::strerror(errno)),
+          {{"bytes", static_cast<std::int64_t>(size)}, {"read", static_cast<std::int64_t>(done)}});
     }
     done += static_cast<std::uint64_t>(got);
   }
@@ -129,7 +131,8 @@ void KeptInput::follow_writes(const RegionTrace& trace) {
   const c10::StorageImpl* const storage =
       as_given_.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   for (const OutsideTensor& outside : trace.outside) {
-    if (!outside.bytes_before.defined() || outside.storage._unsafe_get_target() != storage) continue;
+    if (!outside.bytes_before.defined() || outside.storage._unsafe_get_target() != storage)
+      continue;
     bytes_before_ = outside.bytes_before;
     before_writes_ = over_storage(as_given_, bytes_before_.storage());
     saved_ = hook::SavedTensor();

@@ -36,8 +36,8 @@ class KeptInput {
   // Keeps `tensor` by reference, as autograd keeps a saved tensor: under the providers in force.
   explicit KeptInput(const at::Tensor& tensor);
 
-  // If the region wrote to the tensor's storage, keeps the bytes from before instead. Called when the
-  // first run ends, and by a replay that comes before that.
+  // If the region wrote to the tensor's storage, keeps the bytes from before instead. Called when
+  // the first run ends, and by a replay that comes before that.
   void follow_writes(const RegionTrace& trace);
   // Lets go of what follow_writes() needs.
   void first_run_ended() { as_given_ = at::Tensor(); }

@@ -20,20 +20,24 @@
 // - A tensor that no op of the region has made existed before it. If it is only read, its version
 //   counter is kept, and a replay that finds another version is refused: it would read other
 //   values. If it is written, the bytes from before the first write are kept, and every replay
-//   finds them again: its storage points to a scratch copy while the replay runs. So batch norm's statistics
-//   and a moving average that the region reads and updates are right in the replay, and move once.
+//   finds them again: its storage points to a scratch copy while the replay runs. So batch norm's
+//   statistics and a moving average that the region reads and updates are right in the replay, and
+//   move once.
 // - An op that draws says which generator it draws from. The replay passes it a private one in the
 //   state of then, so the real generators stay out of it, whatever happens and on whichever thread.
 //   If a real one moved between the draws that were seen (a kernel drew from it by hand, or another
 //   thread did) the states at the seen draws are kept one by one, and the replay also moves the
 //   real generator along and puts it back.
-// - The ops that are recorded by autograd are hashed with their numbers, so that a replay with another
+// - The ops that are recorded by autograd are hashed with their numbers, so that a replay with
+// another
 //   branch or another factor is noticed even where shapes agree. Ops that need no gradient are left
 //   out: a table that is computed once and then reused is no divergence.
 //
-// Telling "made inside" from "from outside" is by storage: results of ops are made inside. A tensor made
-// without an op (from_blob, torch::tensor) counts as from outside, which costs a copy if it is written
-// and is right all the same. Storages from outside are held weakly, so that an address means one storage.
+// Telling "made inside" from "from outside" is by storage: results of ops are made inside. A tensor
+// made without an op (from_blob, torch::tensor) counts as from outside, which costs a copy if it is
+// written and is right all the same: it is gone when the first run ends, and so many unknown
+// tensors a replay may write. A write to any other is refused before it is done. Storages from
+// outside are held weakly, so that an address means one storage.
 //
 // Cost: a hash lookup for each tensor that an op takes or gives.
 //
@@ -99,7 +103,8 @@ c10::Storage storage_handle(c10::StorageImpl* storage) {
 at::Tensor copy_bytes(c10::StorageImpl* storage) {
   const hook::UnobservedOps hidden;
   const auto size = static_cast<std::int64_t>(storage->nbytes());
-  at::Tensor copy = at::empty({size}, at::TensorOptions().dtype(at::kByte).device(storage->device()));
+  at::Tensor copy =
+      at::empty({size}, at::TensorOptions().dtype(at::kByte).device(storage->device()));
   if (size == 0 || storage->data() == nullptr) return copy;
   if (storage->device().is_cpu()) {
     std::memcpy(copy.mutable_data_ptr(), storage->data(), static_cast<std::size_t>(size));
@@ -111,21 +116,12 @@ at::Tensor copy_bytes(c10::StorageImpl* storage) {
   return copy;
 }
 
-void put_bytes_back(c10::StorageImpl* storage, const at::Tensor& bytes) {
-  const hook::UnobservedOps hidden;
-  if (storage->nbytes() != static_cast<std::size_t>(bytes.numel()) || bytes.numel() == 0) return;
-  if (storage->device().is_cpu()) {
-    std::memcpy(storage->mutable_data(), bytes.const_data_ptr(), storage->nbytes());
-  } else {
-    at::Tensor target = at::empty({0}, bytes.options());
-    target.set_(storage_handle(storage), 0, {bytes.numel()});
-    target.copy_(bytes);
-  }
-}
+bool has_bit(std::uint64_t mask, std::size_t i) { return i < 64 && (mask >> i & 1) != 0; }
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.has_storage() ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()
-                              : nullptr;
+  return tensor.has_storage()
+             ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()
+             : nullptr;
 }
 
 }  // namespace
@@ -193,7 +189,8 @@ void RegionObserver::note_op(hook::OpCall& call) {
   mix(hash_, reinterpret_cast<std::uintptr_t>(call.traits.schema));
   for (std::size_t i = 0; i < call.traits.num_arguments; ++i) {
     // A replay's generator is another object; its numbers are what counts.
-    if (static_cast<int>(i) != call.traits.generator_argument) mix_argument(hash_, call.argument(i));
+    if (static_cast<int>(i) != call.traits.generator_argument)
+      mix_argument(hash_, call.argument(i));
   }
 }
 
@@ -261,7 +258,10 @@ void FirstRunObserver::note_tensor(const at::Tensor& tensor, bool written, bool 
     place = static_cast<int>(trace_.outside.size());
     trace_.outside.push_back(OutsideTensor{
         WeakStorage(tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl()),
-        hook::TensorVersion(tensor), tensor.scalar_type(), {}, {}});
+        hook::TensorVersion(tensor),
+        tensor.scalar_type(),
+        {},
+        {}});
     trace_.outside.back().sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
   }
   if (!written) return;
@@ -276,12 +276,12 @@ void FirstRunObserver::note_tensor(const at::Tensor& tensor, bool written, bool 
 void FirstRunObserver::before(hook::OpCall& call) {
   if (!call.inside_kernel) {
     note_op(call);
-    const bool changes_history =
-        call.traits.written_arguments != 0 && takes_part_in_autograd(call);
+    const bool changes_history = call.traits.declared_written != 0 && takes_part_in_autograd(call);
     for (std::size_t i = 0; i < call.traits.num_arguments; ++i) {
-      const bool written = i < 64 && (call.traits.written_arguments >> i & 1) != 0;
+      const bool written = has_bit(call.traits.written_arguments, i);
+      const bool declared = has_bit(call.traits.declared_written, i);
       for_each_tensor(call.argument(i), [&](const at::Tensor& tensor) {
-        note_tensor(tensor, written, written && changes_history);
+        note_tensor(tensor, written, declared && changes_history);
       });
     }
   }
@@ -303,6 +303,7 @@ void FirstRunObserver::finish() {
     if (draws.count > 0 || draws.drawn_unseen) needed.push_back(std::move(draws));
   }
   trace_.draws = std::move(needed);
+  trace_.finished = true;
 }
 
 // ---- ReplayObserver ----
@@ -333,25 +334,6 @@ struct ReplayObserver::Swap {
   hook::TensorVersion version;
   std::uint32_t version_before;
   std::size_t size_before;
-};
-
-// A write to a storage that the first run did not write, to be taken back.
-struct ReplayObserver::Undo {
-  explicit Undo(const at::Tensor& tensor)
-      : storage(tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl().lock()),
-        bytes(copy_bytes(storage.get())),
-        version(tensor) {}
-  Undo(Undo&&) noexcept = default;
-  Undo& operator=(Undo&&) = delete;
-  ~Undo() {
-    if (!storage || storage.use_count() == 1) return;
-    put_bytes_back(storage.get(), bytes);
-    version.restore(version.recorded());
-  }
-
-  c10::intrusive_ptr<c10::StorageImpl> storage;
-  at::Tensor bytes;
-  hook::TensorVersion version;
 };
 
 // The numbers of one generator, drawn again from a private one.
@@ -400,6 +382,7 @@ ReplayObserver::ReplayObserver(RegionTrace& trace, const void* frame)
   for (OutsideTensor& outside : trace_.outside) {
     if (!outside.bytes_before.defined()) continue;
     auto storage = outside.storage.lock();
+    if (!storage || !trace_.finished) ++unseen_makings_left_;
     if (!storage) continue;
     place_of(storage.get()) = kMadeInside;
     const at::Tensor scratch = scratch_for(outside.bytes_before);
@@ -435,17 +418,26 @@ void ReplayObserver::before_write(const hook::OpCall& call, const at::Tensor& te
       const c10::TensorImpl* const target = changed._unsafe_get_target();
       if (target != impl && target != base.unsafeGetTensorImpl()) continue;
       throw DivergenceError(
-          "LT0204", concat("cannot replay a checkpointed region: its op ", hook::op_name(*call.traits.schema),
-                           " changes in place a tensor of shape ", tensor.sizes(),
-                           " that it captured and that needs grad; replaying that would rewrite the "
-                           "tensor's history. Give the tensor to checkpoint() as an input"));
+          "LT0204",
+          concat("cannot replay a checkpointed region: its op ", hook::op_name(*call.traits.schema),
+                 " changes in place a tensor of shape ", tensor.sizes(),
+                 " that it captured and that needs grad; replaying that would rewrite the "
+                 "tensor's history. Give the tensor to checkpoint() as an input"));
     }
   }
   c10::StorageImpl* const storage = storage_of(tensor);
   if (storage == nullptr) return;
   int& place = place_of(storage);
   if (place == kMadeInside) return;
-  undos_.emplace_back(tensor);
+  if (unseen_makings_left_ == 0) {
+    throw DivergenceError(
+        "LT0208",
+        concat("cannot replay a checkpointed region: its op ", hook::op_name(*call.traits.schema),
+               " would write to a tensor of shape ", tensor.sizes(),
+               " that existed before, and the first run did not write to it. The region "
+               "must do the same when it runs again"));
+  }
+  --unseen_makings_left_;
   place = kMadeInside;
 }
 
@@ -479,11 +471,13 @@ void ReplayObserver::before(hook::OpCall& call) {
   if (!call.inside_kernel) {
     note_op(call);
     if (call.traits.written_arguments != 0) {
-      const bool changes_history = takes_part_in_autograd(call);
-      for (std::size_t i = 0; i < call.traits.num_arguments && i < 64; ++i) {
-        if ((call.traits.written_arguments >> i & 1) == 0) continue;
+      const bool changes_history =
+          call.traits.declared_written != 0 && takes_part_in_autograd(call);
+      for (std::size_t i = 0; i < call.traits.num_arguments; ++i) {
+        if (!has_bit(call.traits.written_arguments, i)) continue;
+        const bool declared = has_bit(call.traits.declared_written, i);
         for_each_tensor(call.argument(i), [&](const at::Tensor& tensor) {
-          before_write(call, tensor, changes_history);
+          before_write(call, tensor, declared && changes_history);
         });
       }
     }

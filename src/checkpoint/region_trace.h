@@ -1,7 +1,7 @@
 #pragma once
-// What a region did beside computing: which tensors from outside it read and wrote, which generators
-// it drew from, and a running hash of its differentiable ops. The first run records it; a replay is
-// held against it.
+// What a region did beside computing: which tensors from outside it read and wrote, which
+// generators it drew from, and a running hash of its differentiable ops. The first run records it;
+// a replay is held against it.
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
@@ -35,12 +35,12 @@ struct OutsideTensor {
 // A generator that the region drew from, and what is needed to draw the same numbers again.
 struct Draws {
   at::Generator generator;
-  bool listed = false;             // known from the region's start: `first` is its state then
-  hook::GeneratorState first;      // state at the start (listed) or at the first draw
-  std::uint32_t count = 0;         // draws seen
+  bool listed = false;         // known from the region's start: `first` is its state then
+  hook::GeneratorState first;  // state at the start (listed) or at the first draw
+  std::uint32_t count = 0;     // draws seen
   // States at draws that do not continue where the last one ended.
   std::vector<std::pair<std::uint32_t, hook::GeneratorState>> jumps;
-  bool drawn_unseen = false;       // it also moved between the draws that were seen
+  bool drawn_unseen = false;  // it also moved between the draws that were seen
 };
 
 struct RegionTrace {
@@ -48,6 +48,7 @@ struct RegionTrace {
   std::vector<Draws> draws;
   // Captured tensors whose grad history the region changed in place.
   std::vector<WeakTensor> history_changed;
+  bool finished = false;  // the first run has ended well
 };
 
 // What the first run and a replay have in common: telling tensors made in the region from others.
@@ -103,7 +104,8 @@ struct ReplayDone final : std::exception {
 // replay's ops against the trace.
 class ReplayObserver final : public RegionObserver {
  public:
-  // Throws DivergenceError LT0203 if something that the region only read has changed.
+  // Throws DivergenceError LT0203 if something that the region only read has changed. Later, from
+  // ops: LT0204, LT0205, LT0208.
   ReplayObserver(RegionTrace& trace, const void* frame);
   ~ReplayObserver() override;
 
@@ -119,7 +121,6 @@ class ReplayObserver final : public RegionObserver {
 
  private:
   struct Swap;
-  struct Undo;
   struct Stream;
   void before_write(const hook::OpCall& call, const at::Tensor& tensor, bool changes_history);
   void before_draw(hook::OpCall& call);
@@ -127,11 +128,12 @@ class ReplayObserver final : public RegionObserver {
   RegionTrace& trace_;
   const void* frame_;
   bool stop_requested_ = false;
-  // Beside each copy of bytes from before the first run, the copy that this replay writes to; swaps_
-  // point into the latter.
+  // Tensors made without an op that the first run wrote to.
+  std::size_t unseen_makings_left_ = 0;
+  // Beside each copy of bytes from before the first run, the copy that this replay writes to;
+  // swaps_ point into the latter.
   std::vector<std::pair<at::Tensor, at::Tensor>> scratches_;
   std::vector<Swap> swaps_;
-  std::vector<Undo> undos_;
   std::vector<Stream> streams_;
 };
 

@@ -30,8 +30,8 @@ class AmbientState {
 };
 
 // Puts `state` and grad mode on into force while it lives, then puts back what was. Process-wide
-// switches are touched only when they differ. With `autocast_cache` false no cast made inside is kept
-// in autocast's cache: a replay must not leave its casts behind.
+// switches are touched only when they differ. With `autocast_cache` false no cast made inside is
+// kept in autocast's cache: a replay must not leave its casts behind.
 class AmbientScope {
  public:
   explicit AmbientScope(const AmbientState& state);

@@ -75,8 +75,8 @@ bool GeneratorState::same_as(const GeneratorState& other) const {
   }
   const at::mt19937_data_pod& a = impl_->engine;
   const at::mt19937_data_pod& b = other.impl_->engine;
-  return a.left_ == b.left_ && a.next_ == b.next_ && a.seed_ == b.seed_ &&
-         a.seeded_ == b.seeded_ && impl_->next_float == other.impl_->next_float &&
+  return a.left_ == b.left_ && a.next_ == b.next_ && a.seed_ == b.seed_ && a.seeded_ == b.seeded_ &&
+         impl_->next_float == other.impl_->next_float &&
          impl_->next_double == other.impl_->next_double && a.state_ == b.state_;
 }
 

@@ -19,8 +19,8 @@
 // The fallback passes the call on with redispatchBoxed and the keys below its own. The key stays
 // included meanwhile, so calls made by the op come here again (see Note [Where a call stands]).
 //
-// torch names the key for tests; kObserverKey is the one place that says so. Checked for torch 2.13:
-// no kernel and no other fallback uses it. A second registration throws at load.
+// torch names the key for tests; kObserverKey is the one place that says so. Checked for
+// torch 2.13: no kernel and no other fallback uses it. A second registration throws at load.
 //
 // Tested by op_interceptor_test.cpp.
 
@@ -32,7 +32,7 @@ constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kObserverK
 
 OpTraits make_traits(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
-  OpTraits traits{&schema, schema.arguments().size(), 0, !schema.is_mutable(), -1};
+  OpTraits traits{&schema, schema.arguments().size(), 0, 0, !schema.is_mutable(), -1};
   std::uint64_t running_statistics = 0;
   for (std::size_t i = 0; i < traits.num_arguments && i < 64; ++i) {
     const c10::Argument& argument = schema.arguments()[i];
@@ -51,6 +51,7 @@ OpTraits make_traits(const c10::OperatorHandle& op) {
       traits.generator_argument = static_cast<int>(i);
     }
   }
+  traits.declared_written = traits.written_arguments;
   if (running_statistics != 0 && schema.name().find("backward") == std::string::npos) {
     traits.written_arguments |= running_statistics;
     traits.functional = false;
@@ -78,7 +79,8 @@ std::recursive_mutex& draw_mutex() {
 }
 
 at::Generator generator_of(OpCall& call) {
-  const c10::IValue& given = call.argument(static_cast<std::size_t>(call.traits.generator_argument));
+  const c10::IValue& given =
+      call.argument(static_cast<std::size_t>(call.traits.generator_argument));
   if (given.isGenerator()) {
     at::Generator generator = given.toGenerator();
     if (generator.defined()) return generator;
@@ -120,8 +122,8 @@ struct OpInterception::State {
       op.redispatchBoxed(keys & kBelow, stack);
       return;
     }
-    const bool below_autograd =
-        c10::impl::tls_local_dispatch_key_set().excluded_.has(c10::DispatchKey::AutogradCPU);
+    const bool below_autograd = c10::impl::tls_local_dispatch_key_set().excluded_.has(
+        c10::DispatchKey::AutogradFunctionality);
     OpCall call{traits_of(op), *stack, depth == 0, depth > 0 && below_autograd, {}, {}};
     std::unique_lock<std::recursive_mutex> drawing(draw_mutex(), std::defer_lock);
     if (call.traits.generator_argument >= 0) {
@@ -145,7 +147,8 @@ namespace {
 // Leaked: ops run until the very end of the process.
 [[maybe_unused]] auto* const registration =
     new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerFallback(
-        kObserverKey, c10::KernelFunction::makeFromBoxedFunction<&OpInterception::State::intercept>(),
+        kObserverKey,
+        c10::KernelFunction::makeFromBoxedFunction<&OpInterception::State::intercept>(),
         "registered by Lowtide"));
 
 }  // namespace
@@ -189,8 +192,8 @@ bool OpInterception::active() noexcept { return innermost != nullptr; }
 UnobservedOps::UnobservedOps() : before_(c10::impl::tls_local_dispatch_key_set()) {
   c10::impl::LocalDispatchKeySet now = before_;
   now.included_ = now.included_.remove(kObserverKey);
-  now.excluded_ =
-      now.excluded_ | c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+  now.excluded_ = now.excluded_ | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
+                  c10::autocast_dispatch_keyset;
   c10::impl::_force_tls_local_dispatch_key_set(now);
 }
 

@@ -8,8 +8,9 @@
 //
 // Unlike a RecordFunction callback, an observer may throw (callbacks' exceptions are swallowed), is
 // not limited in number, and leaves the profiler's slots alone. It costs a boxed call: about 0.3 us
-// an op, only while a scope is active on the thread. Ops that draw random numbers are run one at a time
-// among all observed threads, so that an observer can tell what a shared generator gave to which.
+// an op, only while a scope is active on the thread. Ops that draw random numbers are run one at a
+// time among all observed threads, so that an observer can tell what a shared generator gave to
+// which.
 //
 // Note [Where a call stands]
 // Composite ops (linear, dropout, batch_norm) are implemented by calling other ops; so are many
@@ -39,11 +40,12 @@ struct OpTraits {
   // Bit i: argument i may be written (64 arguments at most; no aten op has more). Includes what
   // schemas do not say: the running statistics of batch norm.
   std::uint64_t written_arguments;
+  // Those of them that the schema declares: autograd gives them a new history.
+  std::uint64_t declared_written;
   // Whether the schema alone says that nothing is written.
   bool functional;
   // Position of the Generator argument, or -1.
   int generator_argument;
-
 };
 
 // "aten::add_.Tensor". Allocates: for messages.
@@ -54,14 +56,12 @@ struct OpCall {
   std::vector<c10::IValue>& stack;  // arguments are its last num_arguments entries
   bool top_level;
   bool inside_kernel;
-  // For ops that take a generator: the one that was passed, or the default one; and the one that the
-  // op will draw from, which an observer may replace with replace_generator().
+  // For ops that take a generator: the one that was passed, or the default one; and the one that
+  // the op will draw from, which an observer may replace with replace_generator().
   at::Generator asked_generator;
   at::Generator generator;
 
-  c10::IValue& argument(std::size_t i) {
-    return stack[stack.size() - traits.num_arguments + i];
-  }
+  c10::IValue& argument(std::size_t i) { return stack[stack.size() - traits.num_arguments + i]; }
   void replace_generator(const at::Generator& asked, const at::Generator& used);
 };
 

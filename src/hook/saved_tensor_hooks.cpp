@@ -22,8 +22,8 @@
 //
 // The stack is a linked list through the scopes, so pushing and popping cost two stores.
 //
-// Threads: providers are per thread and are not carried to others. Fork: nothing is held. The engine
-// is leaked, because graphs may be destroyed after static destructors have begun.
+// Threads: providers are per thread and are not carried to others. Fork: nothing is held. The
+// engine is leaked, because graphs may be destroyed after static destructors have begun.
 //
 // Tested by saved_tensor_hooks_test.cpp.
 

@@ -57,8 +57,8 @@ class SavedTensorScope {
   SavedTensorScope* outer_;
 };
 
-// Makes `provider` the last to be asked, on every thread, when all scopes have declined; null takes it
-// away. It must outlive every graph that it made hooks for.
+// Makes `provider` the last to be asked, on every thread, when all scopes have declined; null takes
+// it away. It must outlive every graph that it made hooks for.
 void set_process_provider(SavedTensorProvider* provider);
 
 // A tensor kept as autograd keeps one: under the providers in force, or by reference with a check
@@ -110,8 +110,8 @@ bool current_backward_keeps_graph();
 // Runs `callback` when the backward of this thread ends well. Only inside a backward.
 void at_end_of_backward(std::function<void()> callback);
 
-// Gives `tensor`, which must be a leaf, a grad_fn that leads nowhere: like an intermediate result it
-// may be changed in place, and gradients with respect to it can be asked for.
+// Gives `tensor`, which must be a leaf, a grad_fn that leads nowhere: like an intermediate result
+// it may be changed in place, and gradients with respect to it can be asked for.
 void make_intermediate(const at::Tensor& tensor);
 
 // The base of a view that autograd tracks, else `tensor` itself.
