@@ -23,6 +23,9 @@ set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
 add_library(lowtide_build_flags INTERFACE)
 target_include_directories(lowtide_build_flags INTERFACE "${PROJECT_SOURCE_DIR}")
+# libtorch is built with NDEBUG, and classes in its headers (RecordFunction) have members that depend
+# on it: a build without would disagree about their layout.
+target_compile_definitions(lowtide_build_flags INTERFACE $<$<CONFIG:Debug>:NDEBUG>)
 target_compile_options(lowtide_build_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
 if(LOWTIDE_DEVELOPER_MODE)
   target_compile_options(lowtide_build_flags INTERFACE -Werror)
