@@ -105,6 +105,10 @@ MsDeformAttnSizes check_ms_deform_attn_arguments(const at::Tensor& value,
                                    sampling_locations.size(1),
                                    spatial_shapes.size(0),
                                    sampling_locations.size(4)};
+  constexpr std::int64_t kMostTokens = std::numeric_limits<std::int32_t>::max();
+  if (sizes.tokens > kMostTokens) {
+    refuse_shape(value, "value", concat("at most N = ", kMostTokens, " tokens"));
+  }
   if (level_start_index.dim() != 1 || level_start_index.size(0) != sizes.levels) {
     refuse_shape(level_start_index, "level_start_index",
                  concat("[", sizes.levels, "]: one entry for each row of spatial_shapes"));
@@ -164,7 +168,8 @@ std::vector<MsDeformAttnLevel> read_ms_deform_attn_levels(const at::Tensor& spat
     const std::int64_t height = shapes[l * shapes_rows];
     const std::int64_t width = shapes[l * shapes_rows + shapes_columns];
     const std::int64_t start = starts[l * starts_step];
-    constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max() - 1;
+    // What float32 counts exactly: beyond it, locations could not tell pixels apart.
+    constexpr std::int64_t kLargest = std::int64_t{1} << 24;
     if (height < 0 || width < 0 || height > kLargest || width > kLargest) {
       refuse_levels(concat("spatial_shapes[", l, "] is (", height, ", ", width,
                            "), expected (height, width) from 0 to ", kLargest));
@@ -173,7 +178,7 @@ std::vector<MsDeformAttnLevel> read_ms_deform_attn_levels(const at::Tensor& spat
       refuse_levels(concat("level_start_index[", l, "] is ", start, ", expected ", covered,
                            ", the sum of height * width of the levels before it"));
     }
-    // Below 2^62, so only the sum can overflow; a sum above `tokens` is refused anyway.
+    // At most 2^48, which cannot overflow; a sum above `tokens` is refused at once.
     const std::int64_t area = height * width;
     if (area > tokens - covered) {
       refuse_levels(concat("spatial_shapes covers more tokens than value has: level ", l, " is ",

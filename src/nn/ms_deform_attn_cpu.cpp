@@ -85,19 +85,27 @@ void copy_rows(const From* from, Index from_stride, Index width, To* to, Index t
 template <typename T>
 constexpr at::ScalarType kScalarType = std::is_same_v<T, double> ? at::kDouble : at::kFloat;
 
-// The per-sample table of MsDeformAttnSlice, for one stride between rows of value.
+// The per-sample tables of MsDeformAttnSlice, for one stride between rows of value.
 template <typename T>
 class SampleGeometry {
  public:
   SampleGeometry(const std::vector<MsDeformAttnLevel>& levels, Index points, Index value_stride) {
+    constexpr Index kRoomBehind = 15;
+    const std::size_t entries =
+        static_cast<std::size_t>(static_cast<Index>(levels.size()) * points + kRoomBehind);
+    width_.resize(entries);
+    height_.resize(entries);
+    width_px_.resize(entries);
+    level_start_.resize(entries);
+    row_stride_.resize(entries);
+    std::size_t sample = 0;
     for (const MsDeformAttnLevel& level : levels) {
-      for (Index point = 0; point < points; ++point) {
-        width_.push_back(static_cast<T>(level.width));
-        height_.push_back(static_cast<T>(level.height));
-        width_px_.push_back(static_cast<std::int32_t>(level.width));
-        height_px_.push_back(static_cast<std::int32_t>(level.height));
-        level_offset_.push_back(level.start * value_stride);
-        row_stride_.push_back(level.width * value_stride);
+      for (Index point = 0; point < points; ++point, ++sample) {
+        width_[sample] = static_cast<T>(level.width);
+        height_[sample] = static_cast<T>(level.height);
+        width_px_[sample] = static_cast<Int>(level.width);
+        level_start_[sample] = static_cast<Int>(level.start);
+        row_stride_[sample] = level.width * value_stride;
       }
     }
   }
@@ -106,17 +114,16 @@ class SampleGeometry {
     slice.sample_width = width_.data();
     slice.sample_height = height_.data();
     slice.sample_width_px = width_px_.data();
-    slice.sample_height_px = height_px_.data();
-    slice.level_offset = level_offset_.data();
+    slice.level_start = level_start_.data();
     slice.row_stride = row_stride_.data();
   }
 
  private:
+  using Int = typename MsDeformAttnInt<T>::Type;
   std::vector<T> width_;
   std::vector<T> height_;
-  std::vector<std::int32_t> width_px_;
-  std::vector<std::int32_t> height_px_;
-  std::vector<Index> level_offset_;
+  std::vector<Int> width_px_;
+  std::vector<Int> level_start_;
   std::vector<Index> row_stride_;
 };
 
@@ -137,15 +144,13 @@ class SlicedAttention {
         slices_(sizes.batch * sizes.heads),
         token_stride_(sizes.heads * sizes.head_width),
         blocks_(ceil_div(sizes.queries, kBlockQueries)),
-        threads_(at::get_num_threads()) {
-    const Index lanes = kernels_.vector_bytes / static_cast<Index>(sizeof(T));
-    width_ = ceil_div(sizes.head_width, lanes) * lanes;
-    rows_are_ready_ = std::is_same_v<Stored, T> && width_ == sizes.head_width;
-    // A token is worth copying when it is read about twice or more.
-    packed_ = !rows_are_ready_ || sizes.queries * samples_ * 4 >= 2 * sizes.tokens;
-    geometry_.emplace_back(levels, sizes.points, packed_ ? width_ : token_stride_);
-    group_ = packed_ ? std::min(slices_, std::max<Index>(threads_, 1)) : slices_;
-  }
+        threads_(at::get_num_threads()),
+        width_(ceil_div(sizes.head_width, lanes()) * lanes()),
+        rows_are_ready_(std::is_same_v<Stored, T> && width_ == sizes.head_width),
+        // A token is worth copying when it is read about twice or more.
+        packed_(!rows_are_ready_ || sizes.queries * samples_ * 4 >= 2 * sizes.tokens),
+        group_(packed_ ? std::min(slices_, std::max<Index>(threads_, 1)) : slices_),
+        geometry_(levels, sizes.points, packed_ ? width_ : token_stride_) {}
 
   void forward(Stored* output) {
     const at::Tensor workspace = packed_ ? rows_workspace() : at::Tensor();
@@ -274,6 +279,8 @@ class SlicedAttention {
     std::int32_t row_end;
   };
 
+  Index lanes() const { return kernels_.vector_bytes / static_cast<Index>(sizeof(T)); }
+
   std::vector<Unit> cut(Index slices) const {
     constexpr std::int32_t kAllRows = std::numeric_limits<std::int32_t>::max();
     std::vector<Unit> units;
@@ -375,7 +382,7 @@ class SlicedAttention {
   // Returns the number of queries in the block.
   Index fill(MsDeformAttnSlice<T>& call, Index slice, Index slice_in_group, Index block,
              const T* rows) const {
-    geometry_.front().fill(call);
+    geometry_.fill(call);
     if (packed_) {
       call.value = rows == nullptr ? nullptr : rows + slice_in_group * sizes_.tokens * width_;
       call.value_stride = width_;
@@ -408,7 +415,7 @@ class SlicedAttention {
   bool rows_are_ready_;  // rows can be handed to the loops where they are
   bool packed_;
   Index group_;  // slices at a time
-  std::vector<SampleGeometry<T>> geometry_;
+  SampleGeometry<T> geometry_;
 };
 
 bool is_empty(const MsDeformAttnSizes& sizes) {

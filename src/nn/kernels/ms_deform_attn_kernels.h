@@ -13,6 +13,18 @@
 
 namespace lowtide {
 
+// The integer that is as wide as T.
+template <typename T>
+struct MsDeformAttnInt;
+template <>
+struct MsDeformAttnInt<float> {
+  using Type = std::int32_t;
+};
+template <>
+struct MsDeformAttnInt<double> {
+  using Type = std::int64_t;
+};
+
 // One slice is one head of one image. `points` samples on each level; a sample is numbered
 // level * points + point. Strides count elements.
 template <typename T>
@@ -23,13 +35,13 @@ struct MsDeformAttnSlice {
   std::int64_t value_stride;
   std::int64_t width;
 
-  // One entry for each sample: the size of its level, the offset of the level's first row from
-  // `value`, and the elements from one row of the map to the next.
+  // One entry for each sample, and 15 more to be read but not used: the size of its level, the
+  // level's first token, and the elements of value from one row of the map to the next. Sizes are
+  // at most 2^24 and tokens below 2^31, so that float and int32_t hold them exactly.
   const T* sample_width;
   const T* sample_height;
-  const std::int32_t* sample_width_px;
-  const std::int32_t* sample_height_px;
-  const std::int64_t* level_offset;
+  const typename MsDeformAttnInt<T>::Type* sample_width_px;
+  const typename MsDeformAttnInt<T>::Type* level_start;
   const std::int64_t* row_stride;
 
   // For each query: (x, y) pairs and weights, of all the slice's samples.
