@@ -358,9 +358,34 @@ class OnlinePolicy::Impl {
     return total;
   }
 
+  // Queues what is there and would be read to rebuild `id`, through dropped ones.
+  void refresh_sources(StorageId id) {
+    start_walk();
+    int left = kRefreshLimit;
+    stack_.clear();
+    stack_.push_back(id);
+    mark(id);
+    while (!stack_.empty()) {
+      const StorageId at = stack_.back();
+      stack_.pop_back();
+      graph_->for_recipe(at, [&](OpId op, std::uint32_t) {
+        graph_->for_reads(op, [&](RecipeGraph::Read read) {
+          if (!read.storage.valid() || left <= 0 || !mark(read.storage)) return;
+          --left;
+          if (graph_->is_there(read.storage)) {
+            reweigh_soon(read.storage);
+          } else {
+            stack_.push_back(read.storage);
+          }
+        });
+        return left > 0;
+      });
+    }
+  }
   // Brings `needed` of `first` and of what it is rebuilt from up to date.
   void update_needed(StorageId first, bool forgotten) {
     if (op_needed_.size() < graph_->op_slots()) op_needed_.resize(graph_->op_slots(), 0);
+    const bool was_needed = slots_[first.index()].needed;
     stack_.clear();
     stack_.push_back(first);
     while (!stack_.empty()) {
@@ -379,16 +404,16 @@ class OnlinePolicy::Impl {
           if (!read.storage.valid()) return;
           Slot& source = slots_[read.storage.index()];
           source.needed_readers += needed ? 1 : -1;
-          if (source.needed_readers != (needed ? 1u : 0u)) return;
-          if (!graph_->is_there(read.storage)) {
+          if (graph_->is_there(read.storage)) {
+            if (!needed) reweigh_soon(read.storage);
+          } else if (source.needed_readers == (needed ? 1u : 0u)) {
             stack_.push_back(read.storage);
-          } else if (!needed) {
-            reweigh_soon(read.storage);
           }
         });
         return true;
       });
     }
+    if (was_needed && !slots_[first.index()].needed) refresh_sources(first);
   }
   // Queues what is there and is rebuilt from `id`, through dropped ones.
   void refresh_users(StorageId id) {

@@ -24,7 +24,7 @@
 namespace lowtide {
 
 struct OnlinePolicyOptions {
-  double live_weight = 0.3;
+  double live_weight = 0.35;
   double dead_weight = 1.0;
   double child_weight = 0.3;
   // Storages visited to weigh one. Smaller is faster; below 50 the choice gets worse.

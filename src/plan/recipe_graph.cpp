@@ -76,6 +76,8 @@ OpId RecipeGraph::add_op(std::uint64_t cost_ns, std::span<const StorageId> reads
   ops_[op.index()].order = next_order_++;
   ops_[op.index()].used = true;
 
+  const bool over_source = writes_over_source(reads, writes);
+
   // The newest reader of a storage stands first in its list: one look finds a repeated argument.
   Link last_read = kNil;
   for (const StorageId id : reads) {
@@ -92,8 +94,10 @@ OpId RecipeGraph::add_op(std::uint64_t cost_ns, std::span<const StorageId> reads
     StorageNode& storage = node(id);
     if (storage.last_write != kNil && writes_[storage.last_write].op == op) continue;
     ++storage.version;
-    const bool in_place = storage.first_reader != kNil && reads_[storage.first_reader].op == op;
-    if (in_place && storage.first_write == kNil) continue;
+    if (over_source) {
+      drop_writes(id);
+      continue;
+    }
     const Link link = take_slot(writes_, free_writes_);
     OpNode& made = ops_[op.index()];
     writes_[link] = WriteEdge{op, id, storage.version, made.first_write, kNil, kNil};
@@ -112,6 +116,13 @@ OpId RecipeGraph::add_op(std::uint64_t cost_ns, std::span<const StorageId> reads
   if (ops_[op.index()].first_write != kNil) return op;
   forget_op(op);
   return OpId{};
+}
+
+bool RecipeGraph::writes_over_source(std::span<const StorageId> reads,
+                                     std::span<const StorageId> writes) const {
+  return std::any_of(writes.begin(), writes.end(), [&](StorageId written) {
+    return !has_recipe(written) && std::find(reads.begin(), reads.end(), written) != reads.end();
+  });
 }
 
 void RecipeGraph::used(StorageId id, std::uint64_t clock_ns) {

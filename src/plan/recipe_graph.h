@@ -76,11 +76,16 @@ class RecipeGraph {
   // An op ran, took `cost_ns`, read and wrote. It is appended to the recipe of each storage in
   // `writes`; their versions go up by one. A storage that is read and written (in place) is in
   // both lists. Duplicates are dropped. Counts as a use of all of them at `clock_ns`.
-  // A write in place over a source leaves it a source (only its version goes up): what it was made
-  // from is unknown. An op that thus enters no recipe is not kept: the id returned is not valid.
-  // Ops must be added in the order in which they ran: ops compare by order(), not by id.
+  // A write in place over a source leaves it a source (only its version goes up), and makes sources
+  // of all else that the op wrote: it cannot be run again on what it read. Such an op is not kept:
+  // the id returned is not valid. writes_over_source() tells beforehand; see dependents(). Ops must
+  // be added in the order in which they ran: ops compare by order(), not by id.
   OpId add_op(std::uint64_t cost_ns, std::span<const StorageId> reads,
               std::span<const StorageId> writes, std::uint64_t clock_ns);
+
+  // Whether add_op() with these would be a write in place over a source.
+  bool writes_over_source(std::span<const StorageId> reads,
+                          std::span<const StorageId> writes) const;
 
   // The program (not a replay) used it. Clocks never run backwards.
   void used(StorageId id, std::uint64_t clock_ns);

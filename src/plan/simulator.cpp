@@ -110,10 +110,7 @@ class Simulation {
     for (const StorageId written : op.writes) {
       if (graph_id(written).valid()) needed_.push_back(written);
     }
-    for (const StorageId written : op.writes) {
-      if (graph_id(written).valid() && !before_write(written)) return false;
-    }
-    if (!bring_back(needed_)) return false;
+    if (!bring_back(needed_) || !before_write(op) || !bring_back(needed_)) return false;
     for (const StorageId id_needed : needed_) graph_.hold(root_id(id_needed), Hold::kHard);
     Bytes made = op.working_bytes;
     for (const StorageId written : op.writes) {
@@ -156,15 +153,34 @@ class Simulation {
 
   // A write to a source breaks the recipes that read it: what is still wanted of them is brought
   // back and kept, as the runtime does.
-  bool before_write(StorageId id) {
-    if (graph_.has_recipe(graph_id(id)) || !graph_.is_read(graph_id(id))) return true;
-    const std::vector<StorageId> broken = graph_.dependents(graph_id(id));
-    std::vector<StorageId> wanted;
-    for (const StorageId node : broken) {
-      if (!graph_.is_there(node) && !graph_.is_released(node))
-        wanted.push_back(trace_id_[node.index()]);
+  bool before_write(const TraceOp& op) {
+    reads_.clear();
+    writes_.clear();
+    for (const StorageId read : op.reads) reads_.push_back(graph_id(read));
+    for (const StorageId written : op.writes) {
+      if (graph_id(written).valid()) writes_.push_back(graph_id(written));
     }
-    if (!bring_back(wanted)) return false;
+    if (!graph_.writes_over_source(reads_, writes_)) return true;
+    std::vector<StorageId> broken;
+    for (const StorageId written : writes_) {
+      const std::vector<StorageId> more = graph_.dependents(written);
+      broken.insert(broken.end(), more.begin(), more.end());
+    }
+    std::sort(broken.begin(), broken.end());
+    broken.erase(std::unique(broken.begin(), broken.end()), broken.end());
+    std::vector<StorageId> wanted;
+    std::vector<StorageId> kept;  // room must not be made from what cannot be rebuilt afterwards
+    for (const StorageId node : broken) {
+      if (graph_.is_there(node)) {
+        kept.push_back(root_of_node(node));
+        graph_.hold(kept.back(), Hold::kHard);
+      } else if (!graph_.is_released(node)) {
+        wanted.push_back(trace_id_[node.index()]);
+      }
+    }
+    const bool fits = bring_back(wanted);
+    for (const StorageId node : kept) graph_.unhold(node, Hold::kHard);
+    if (!fits) return false;
     for (const StorageId node : broken) {
       if (graph_.is_there(node)) graph_.strip_recipe(node);
     }

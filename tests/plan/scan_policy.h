@@ -14,9 +14,9 @@ namespace lowtide::testing {
 
 class ScanPolicy : public DropPolicy {
  public:
-  double live_weight = 0.3;
+  double live_weight = 0.35;
   double dead_weight = 1.0;
-  double child_weight = 0.1;
+  double child_weight = 0.3;
 
   void attach(const RecipeGraph& graph) override { graph_ = &graph; }
   void on_added(StorageId) override { denied_.clear(); }
@@ -30,6 +30,9 @@ class ScanPolicy : public DropPolicy {
   std::optional<StorageId> next_victim(Bytes, std::uint64_t clock_ns) override {
     std::optional<StorageId> best;
     std::pair<int, double> best_score;
+    present_.clear();
+    graph_->for_storages([&](StorageId id) { present_.insert(id); });
+    find_needed();
     graph_->for_storages([&](StorageId id) {
       if (!may_go(id) || denied_.count(id)) return;
       const auto score = std::pair(rank(id), weight(id) / std::sqrt(idle_ns(id, clock_ns)));
@@ -51,14 +54,7 @@ class ScanPolicy : public DropPolicy {
   // 0: free, 1: regular, 2: soft-held.
   int rank(StorageId id) const {
     if (graph_->is_held(id, Hold::kSoft)) return 2;
-    if (!graph_->is_released(id)) return 1;
-    std::set<StorageId> below;
-    std::set<OpId> ops;
-    descend(id, graph_->version(id), below, ops);
-    for (const StorageId other : below) {
-      if (!graph_->is_released(other)) return 1;
-    }
-    return 0;
+    return graph_->is_released(id) && needed_ops(id).empty() ? 0 : 1;
   }
   // (own + weighted neighbours) / bytes.
   double weight(StorageId id) const {
@@ -66,10 +62,7 @@ class ScanPolicy : public DropPolicy {
     std::set<StorageId> seen;
     std::set<OpId> ops;
     ascend(id, id, seen, ops, total);
-    std::set<StorageId> below;
-    std::set<OpId> below_ops;
-    descend(id, graph_->version(id), below, below_ops);
-    for (const OpId op : below_ops) total += child_weight * ns(op);
+    for (const OpId op : needed_ops(id)) total += child_weight * ns(op);
     return std::max(total, 1.0) / static_cast<double>(graph_->bytes(id));
   }
 
@@ -98,20 +91,46 @@ class ScanPolicy : public DropPolicy {
       });
     }
   }
-  void descend(StorageId id, std::uint32_t version, std::set<StorageId>& below,
-               std::set<OpId>& ops) const {
-    graph_->for_readers(id, [&](OpId op, std::uint32_t read_version) {
-      if (graph_->is_there(id) && read_version != version) return;
-      graph_->for_writes(op, [&](StorageId written, std::uint32_t) {
-        if (graph_->is_there(written)) return;
-        ops.insert(op);
-        if (below.insert(written).second) {
-          descend(written, graph_->version(written), below, ops);
-        }
+  // Needed: not there, and live or with something needed that is rebuilt from it. The least fixed
+  // point, by passes over everything until nothing changes.
+  void find_needed() {
+    needed_.clear();
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (std::size_t i = graph_->storage_slots(); i-- > 0;) {
+        const StorageId id{static_cast<std::uint32_t>(i)};
+        if (!present_.count(id) || graph_->is_there(id) || needed_.count(id)) continue;
+        bool needed = !graph_->is_released(id);
+        graph_->for_readers(id, [&](OpId op, std::uint32_t) {
+          graph_->for_writes(
+              op, [&](StorageId written, std::uint32_t) { needed |= needed_.count(written) > 0; });
+        });
+        if (needed) needed_.insert(id);
+        changed |= needed;
+      }
+    }
+  }
+  // The ops that rebuild what is needed and comes from `id`.
+  std::set<OpId> needed_ops(StorageId id) const {
+    std::set<OpId> ops;
+    std::set<StorageId> seen;
+    std::vector<StorageId> open{id};
+    while (!open.empty()) {
+      const StorageId at = open.back();
+      open.pop_back();
+      graph_->for_readers(at, [&](OpId op, std::uint32_t) {
+        graph_->for_writes(op, [&](StorageId written, std::uint32_t) {
+          if (!needed_.count(written)) return;
+          ops.insert(op);
+          if (seen.insert(written).second) open.push_back(written);
+        });
       });
-    });
+    }
+    return ops;
   }
 
+  std::set<StorageId> present_;
+  std::set<StorageId> needed_;
   const RecipeGraph* graph_ = nullptr;
   std::set<StorageId> denied_;
 };
