@@ -3,15 +3,47 @@
 
 namespace lowtide {
 
+// Defaults in brackets in the text: a flag that is absent must be told from one that was given, for
+// --resume takes the settings of the run that it goes on with.
 Verb train_verb() {
-  return {.name = "train",
-          .summary = "train a Deformable DETR encoder on photographs with boxes",
-          .words = {},
-          .flags = {{"steps", "N", "optimizer steps to run", "200"}},
-          .examples = {"lowtide train --steps 40", "lowtide train --compare --num-cp 6"},
-          .run = [](const Arguments& arguments) {
-            return run_in_torch_module("lowtide_train", arguments);
-          }};
+  return {
+      .name = "train",
+      .summary = "train a Deformable DETR encoder on photographs with boxes",
+      .words = {},
+      .flags = {{"data", "DIR",
+                 "images (PNG, JPEG) with PASCAL VOC or CSV boxes [those of the Python package "
+                 "deepforest]",
+                 ""},
+                {"out", "DIR", "where checkpoint, pictures and report.json go", "out/train"},
+                {"steps", "N", "optimizer steps in all [700]", ""},
+                {"batch", "N", "crops a step [2]", ""},
+                {"crop", "PIXELS", "side of a crop [160]", ""},
+                {"shrink", "N", "reduce photographs by this factor first [2]", ""},
+                {"layers", "N", "encoder layers [2]", ""},
+                {"width", "N", "channels of a token, a multiple of 32 [128]", ""},
+                {"lr", "RATE", "learning rate at its highest [0.001]", ""},
+                {"dropout", "SHARE", "dropout of the encoder [0]", ""},
+                {"seed", "N", "of weights and crops; equal seeds give equal runs [0]", ""},
+                {"num-cp", "N|auto",
+                 "encoder layers to checkpoint: less memory, more time, same results; auto: the "
+                 "smallest that fits --budget, found by a trial step for each",
+                 "0"},
+                {"budget", "BYTES", "what --num-cp auto may use; nothing enforces it yet", ""},
+                {"resume", "FILE", "go on from a checkpoint with its settings", ""},
+                {"save-every", "N", "steps between checkpoints, 0 for only at the end", "100"},
+                {"threads", "N", "threads of libtorch [its own choice]", ""},
+                {"compare", "",
+                 "instead of training, run one step without and with checkpointing (--num-cp N, "
+                 "else all layers) and compare memory, time and gradients",
+                 ""},
+                {"require-loss-ratio", "R", "exit with 1 when last/first loss is above R", ""},
+                {"require-ap50", "A", "exit with 1 when AP at IoU 0.5 is below A", ""},
+                {"json", "", "print the report as JSON", ""}},
+      .examples = {"lowtide train --steps 60 --num-cp auto --budget 300MiB",
+                   "lowtide train --compare --layers 6 --crop 320"},
+      .run = [](const Arguments& arguments) {
+        return run_in_torch_module("lowtide_train", arguments);
+      }};
 }
 
 }  // namespace lowtide
