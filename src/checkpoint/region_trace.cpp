@@ -128,6 +128,16 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 
 const char* ReplayDone::what() const noexcept { return "the replay has all it needs"; }
 
+bool OutsideTensor::replaced() const {
+  const auto alive = tensor.lock();
+  if (alive && alive->has_storage() &&
+      alive->unsafe_storage().unsafeGetStorageImpl() != storage._unsafe_get_target()) {
+    return true;
+  }
+  const auto bytes = storage.lock();
+  return bytes && bytes->data() != data;
+}
+
 std::string OutsideTensor::description() const {
   std::ostringstream out;
   out << c10::toString(dtype) << " tensor of shape " << at::IntArrayRef(sizes);
@@ -258,6 +268,8 @@ void FirstRunObserver::note_tensor(const at::Tensor& tensor, bool written, bool 
     place = static_cast<int>(trace_.outside.size());
     trace_.outside.push_back(OutsideTensor{
         WeakStorage(tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl()),
+        WeakTensor(tensor.getIntrusivePtr()),
+        storage->data(),
         hook::TensorVersion(tensor),
         tensor.scalar_type(),
         {},
@@ -368,13 +380,17 @@ struct ReplayObserver::Stream {
 ReplayObserver::ReplayObserver(RegionTrace& trace, const void* frame)
     : trace_(trace), frame_(frame) {
   for (const OutsideTensor& outside : trace_.outside) {
-    if (outside.bytes_before.defined() || !outside.version.changed()) continue;
+    if (outside.bytes_before.defined()) continue;
+    const bool replaced = outside.replaced();
+    if (!replaced && !outside.version.changed()) continue;
     throw DivergenceError(
         "LT0203",
         concat("cannot replay a checkpointed region: a ", outside.description(),
-               " that it read was changed in place since (version ", outside.version.recorded(),
-               " then, ", outside.version.current(),
-               " now), so the replay would compute with other values. Change it after backward, or "
+               " that it read was ",
+               replaced ? "given other storage since (set_data or resize_)"
+                        : concat("changed in place since (version ", outside.version.recorded(),
+                                 " then, ", outside.version.current(), " now)"),
+               ", so the replay would compute with other values. Change it after backward, or "
                "give the region a clone of it"),
         {{"recorded_version", std::int64_t{outside.version.recorded()}},
          {"current_version", std::int64_t{outside.version.current()}}});

@@ -24,12 +24,17 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl>;
 // A tensor that existed before the region and that an op of the region took.
 struct OutsideTensor {
   WeakStorage storage;
+  WeakTensor tensor;
+  const void* data;  // where its bytes were
   hook::TensorVersion version;
   std::string description() const;
   at::ScalarType dtype;
   c10::SmallVector<std::int64_t, 5> sizes;
   // The storage's bytes before the region's first write to it; undefined if it did not write.
   at::Tensor bytes_before;
+
+  // Whether it has got other bytes by a way that no version counter tells (set_data, resize_).
+  bool replaced() const;
 };
 
 // A generator that the region drew from, and what is needed to draw the same numbers again.

@@ -39,7 +39,8 @@ inline at::Tensor activation(const at::Tensor& leaf) { return leaf * 1; }
 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() && a.equal(b);
+  return a.scalar_type() == b.scalar_type() && a.requires_grad() == b.requires_grad() &&
+         a.sizes() == b.sizes() && a.equal(b);
 }
 
 inline at::Tensor generator_state() { return at::detail::getDefaultCPUGenerator().get_state(); }

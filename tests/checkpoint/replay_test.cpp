@@ -221,6 +221,22 @@ TEST_CASE("a buffer that changed since and that the region only reads is refused
   CHECK(message.find("version 1 then, 2 now") != std::string::npos);
 }
 
+TEST_CASE("a parameter that was given other data since is refused") {
+  at::Tensor w = parameter({4}), x = parameter({4});
+  at::Tensor y =
+      checkpoint([&](const at::Tensor& t) { return (t * w).sin().exp(); }, activation(x));
+  w.set_data(at::ones({4}));
+  std::string message;
+  CHECK(error_id([&] { y.sum().backward(); }, &message) == "LT0203");
+  CHECK(message.find("given other storage since") != std::string::npos);
+
+  at::Tensor shift = at::ones({4});
+  y = checkpoint([&](const at::Tensor& t) { return (t + shift).exp(); }, activation(x));
+  auto* const storage = shift.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr(storage->allocator()->allocate(storage->nbytes()));
+  CHECK(error_id([&] { y.sum().backward(); }) == "LT0203");
+}
+
 TEST_CASE("a captured tensor with history that the region changes in place is refused") {
   at::Tensor x = parameter({4}), w = parameter({4});
   at::Tensor captured = activation(x);
@@ -309,13 +325,20 @@ TEST_CASE("autocast is as in the first run, around the region and inside it") {
 TEST_CASE("autocast may be on in backward, and its cache keeps nothing of the replay") {
   same_both_ways([](Run& run) {
     at::Tensor w = parameter({8, 8}), x = parameter({4, 8});
-    at::Tensor y =
-        run([w](const at::Tensor& t) { return t.matmul(w).tanh().matmul(w).exp(); }, activation(x));
+    at::Tensor y;
+    {
+      const Autocast first(true);
+      y = run([w](const at::Tensor& t) { return t.matmul(w).tanh().matmul(w).exp(); },
+              activation(x));
+    }
     const Autocast on(true);
     y.sum().backward();
-    at::Tensor z = x.matmul(w);  // would find the replay's cast of w
+    y = at::Tensor();
+    // A cast of w in the cache would hold w through its history.
+    const auto uses = static_cast<std::int64_t>(w.use_count());
+    at::Tensor z = x.matmul(w);
     z.sum().backward();
-    return std::vector<at::Tensor>{y, z, x.grad(), w.grad()};
+    return std::vector<at::Tensor>{z, x.grad(), w.grad(), at::tensor({uses})};
   });
 }
 
@@ -357,6 +380,12 @@ TEST_CASE("a replay that goes another way is an error that names the first tenso
           return (other_way ? t.narrow(0, 0, 2) : t.narrow(0, 0, 3)).exp().sum().sin();
         }) == "LT0201");
   CHECK(mentions("number 0 of the 2"));
+  CHECK(mentions("of shape [3]"));
+  CHECK(mentions("of shape [2]"));
+  // Another shape that no number of an op tells.
+  CHECK(run([&](const at::Tensor& t) {
+          return t.masked_select(at::arange(4) < (other_way ? 2 : 3)).exp();
+        }) == "LT0201");
   CHECK(mentions("of shape [3]"));
   CHECK(mentions("of shape [2]"));
   // Another dtype.
