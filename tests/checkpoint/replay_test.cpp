@@ -1,5 +1,6 @@
 // What surrounds a region: generators, buffers, autocast, switches; divergence; offloading.
 
+#include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <sys/resource.h>
 
