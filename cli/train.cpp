@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "cli/torch_module.h"
 #include "cli/verbs.h"
 
@@ -21,7 +23,7 @@ Verb train_verb() {
                 {"shrink", "N", "reduce photographs by this factor first [2]", ""},
                 {"layers", "N", "encoder layers [2]", ""},
                 {"width", "N", "channels of a token, a multiple of 32 [128]", ""},
-                {"lr", "RATE", "learning rate at its highest [0.001]", ""},
+                {"lr", "RATE", "learning rate at its highest [0.0005]", ""},
                 {"dropout", "SHARE", "dropout of the encoder [0]", ""},
                 {"seed", "N", "of weights and crops; equal seeds give equal runs [0]", ""},
                 {"num-cp", "N|auto",
@@ -42,6 +44,10 @@ Verb train_verb() {
       .examples = {"lowtide train --steps 60 --num-cp auto --budget 300MiB",
                    "lowtide train --compare --layers 6 --crop 320"},
       .run = [](const Arguments& arguments) {
+        // Before libtorch is loaded, which brings the OpenMP that reads it. A step is some hundred
+        // short parallel regions: workers that spin at their ends cost a machine with other work on
+        // it seven times the time.
+        setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
         return run_in_torch_module("lowtide_train", arguments);
       }};
 }

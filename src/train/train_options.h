@@ -21,7 +21,7 @@ struct TrainSettings {
   std::int64_t shrink = 2;      // photographs are reduced by this factor in each direction
   std::int64_t layers = 2;      // encoder layers; more is better and slower
   std::int64_t width = 128;     // channels of a token
-  double learning_rate = 1e-3;  // at its highest
+  double learning_rate = 5e-4;  // at its highest
   double dropout = 0;           // of the encoder
 
   bool operator==(const TrainSettings&) const = default;

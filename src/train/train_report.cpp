@@ -206,9 +206,9 @@ std::string loss_curve_svg(const std::vector<StepRecord>& steps) {
   const double plot_height = kHeight - kTop - kBottom;
   double most = 0;
   for (const StepRecord& step : steps) most = std::max(most, step.loss);
-  // A round step between grid lines: 1, 2 or 5 times a power of ten, about five lines.
+  // A round step between grid lines: 1, 2 or 5 times a power of ten, four to seven lines.
   const auto round_step = [](double range) {
-    const double raw = std::max(range, 1e-12) / 5;
+    const double raw = std::max(range, 1e-12) / 7;
     const double power = std::pow(10, std::floor(std::log10(raw)));
     for (const double factor : {1.0, 2.0, 5.0}) {
       if (factor * power >= raw) return factor * power;
