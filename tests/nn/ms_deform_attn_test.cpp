@@ -707,7 +707,9 @@ TEST_CASE("meta tensors give the shapes, also backward, and are checked like oth
 }
 
 TEST_CASE("kernels that cannot run are refused with what can") {
-  CHECK(&ms_deform_attn_kernels_named("plain") == &kMsDeformAttnPlain);
+  for (const NamedMsDeformAttnKernels& runnable : runnable_ms_deform_attn_kernels()) {
+    CHECK(&ms_deform_attn_kernels_named(runnable.name) == runnable.kernels);
+  }
   const std::string message = refusal("LT0407", [] { ms_deform_attn_kernels_named("sse9"); });
   CHECK(contains(message, "LOWTIDE_MS_DEFORM_ATTN=sse9"));
   CHECK(contains(message, "plain"));

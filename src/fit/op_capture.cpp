@@ -1,0 +1,127 @@
+#include "src/fit/op_capture.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+
+#include <array>
+#include <optional>
+#include <string_view>
+
+#include "src/base/assert.h"
+#include "src/hook/op_interceptor.h"
+
+namespace lowtide {
+namespace {
+
+// How many tensors a list of tensors has; 0 for anything else.
+std::size_t tensor_list_size(const c10::IValue& value) {
+  if (value.isTensorList()) return value.toTensorList().size();
+  if (value.isOptionalTensorList()) return value.toOptionalTensorList().size();
+  return 0;
+}
+
+// An accumulating index write adds in the order in which threads arrive.
+constexpr std::array<std::string_view, 4> kAccumulating{
+    "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put"};
+
+// native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
+constexpr std::size_t kRunningMean = 3;
+constexpr std::size_t kRunningVar = 4;
+constexpr std::size_t kTraining = 5;
+
+}  // namespace
+
+OpCapture::OpCapture(const hook::Operator& described, c10::ArrayRef<c10::IValue> arguments)
+    : op(described), grad_mode_(c10::GradMode::is_enabled()) {
+  arguments_.reserve(arguments.size());
+  list_sizes_.reserve(arguments.size());
+  for (const c10::IValue& value : arguments) {
+    const std::size_t size = tensor_list_size(value);
+    const bool replaced = size > 0 || (value.isTensor() && value.toTensor().defined());
+    arguments_.push_back(replaced ? c10::IValue() : value);
+    list_sizes_.push_back(static_cast<std::uint32_t>(size));
+  }
+  if (op.is_random || op.generator_argument >= 0) {
+    if (op.generator_argument >= 0) {
+      const c10::IValue& given = arguments[static_cast<std::size_t>(op.generator_argument)];
+      if (!given.isNone()) generator_ = given.toGenerator();
+    }
+    if (!generator_.defined()) generator_ = hook::default_generator();
+    generator_state_.retake(generator_);
+  }
+}
+
+std::vector<c10::IValue> OpCapture::run(const std::vector<c10::Storage>& storages) const {
+  LOWTIDE_ASSERT(storages.size() == inputs.size());
+  std::vector<c10::IValue> stack = arguments_;
+  const auto& parameters = op.handle.schema().arguments();
+  for (std::size_t position = 0; position < stack.size(); ++position) {
+    if (list_sizes_[position] == 0) continue;
+    const auto& list_type = parameters[position].type()->expectRef<c10::ListType>();
+    if (list_type.getElementType()->kind() == c10::TypeKind::OptionalType) {
+      c10::List<std::optional<at::Tensor>> list;
+      list.resize(list_sizes_[position], std::nullopt);
+      stack[position] = std::move(list);
+    } else {
+      stack[position] = c10::List<at::Tensor>();
+      stack[position].toTensorList().resize(list_sizes_[position], at::Tensor());
+    }
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const CapturedInput& input = inputs[i];
+    at::Tensor tensor = input.storage.valid() ? input.geometry.over(storages[i]) : input.kept;
+    c10::IValue& argument = stack[input.place.position];
+    if (input.place.element < 0) {
+      argument = std::move(tensor);
+    } else if (argument.isTensorList()) {
+      argument.toTensorList().set(static_cast<std::size_t>(input.place.element), tensor);
+    } else {
+      argument.toOptionalTensorList().set(static_cast<std::size_t>(input.place.element), tensor);
+    }
+  }
+  if (op.is_batch_norm && stack[kTraining].toBool()) {
+    // With statistics of the batch the running ones are only written, and must move once.
+    stack[kRunningMean] = at::Tensor();
+    stack[kRunningVar] = at::Tensor();
+  }
+
+  const hook::ObserverPause pause;
+  const hook::UnobservedOps below_autograd;
+  const hook::AmbientScope ambient(ambient_);
+  c10::GradMode::set_enabled(grad_mode_);  // AmbientScope puts it back
+  if (!generator_state_.taken()) {
+    op.handle.callBoxed(stack);
+    return stack;
+  }
+  struct GeneratorScope {
+    const at::Generator& generator;
+    hook::GeneratorState before{generator};
+    ~GeneratorScope() { before.put_into(generator); }
+  } const as_found{generator_};
+  generator_state_.put_into(generator_);
+  op.handle.callBoxed(stack);
+  return stack;
+}
+
+at::Tensor tensor_at(const std::vector<c10::IValue>& results, TensorPlace place) {
+  const c10::IValue& value = results[place.position];
+  if (place.element < 0) return value.isTensor() ? value.toTensor() : at::Tensor();
+  const auto element = static_cast<std::size_t>(place.element);
+  if (!value.isTensorList()) return at::Tensor();
+  const auto list = value.toTensorList();
+  return element < list.size() ? list.get(element) : at::Tensor();
+}
+
+bool is_repeatable(const hook::Operator& op, c10::ArrayRef<c10::IValue> arguments) {
+  if (!op.is_aten) return op.name == "lowtide::ms_deform_attn";
+  const std::string_view base = op.handle.schema().name();
+  for (const std::string_view name : kAccumulating) {
+    if (base != name) continue;
+    for (const c10::IValue& value : arguments) {
+      if (value.isBool() && value.toBool() && at::get_num_threads() > 1) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace lowtide

@@ -1,0 +1,48 @@
+#include "src/fit/saved_tensor_hold.h"
+
+#include <c10/util/Exception.h>
+
+#include "src/fit/budget_runtime.h"
+
+namespace lowtide {
+
+SavedTensorHold::~SavedTensorHold() {
+  if (record_ != nullptr) runtime_.release(std::move(record_));
+}
+
+void SavedTensorHold::call_pack_hook(const at::Tensor& tensor) {
+  version_ = hook::TensorVersion(tensor);
+  // A parameter itself: its data may be exchanged (w.data = other), and backward must see that.
+  if (tensor.is_leaf() && tensor.requires_grad()) {
+    whole_ = tensor;
+    return;
+  }
+  record_ = runtime_.pack(tensor);
+  // tensor_data(), not the tensor: an output that held its own graph node would never be freed.
+  if (record_ == nullptr) {
+    whole_ = tensor.tensor_data();
+  } else {
+    geometry_ = TensorGeometry::of(tensor);
+  }
+}
+
+at::Tensor SavedTensorHold::call_unpack_hook() {
+  TORCH_CHECK(
+      !version_.changed(),
+      "one of the variables needed for gradient computation has been modified by an inplace "
+      "operation: it is at version ",
+      version_.current(), "; expected version ", version_.recorded(),
+      " instead. Hint: enable anomaly detection to find the operation that failed to "
+      "compute its gradient, with torch.autograd.set_detect_anomaly(True).");
+  if (whole_.defined()) {
+    at::Tensor tensor = whole_.requires_grad() ? whole_ : whole_.tensor_data();
+    if (!whole_.requires_grad()) version_.give_to(tensor);
+    return tensor;
+  }
+  if (record_ == nullptr) return {};
+  at::Tensor tensor = geometry_.over(runtime_.unpack(record_));
+  version_.give_to(tensor);
+  return tensor;
+}
+
+}  // namespace lowtide

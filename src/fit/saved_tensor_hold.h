@@ -1,0 +1,32 @@
+#pragma once
+// One tensor that autograd saved, kept by the budget's runtime instead.
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "src/fit/tensor_geometry.h"
+#include "src/hook/saved_tensor_hooks.h"
+
+namespace lowtide {
+
+class BudgetRuntime;
+struct StorageRecord;
+
+class SavedTensorHold final : public hook::SavedTensorHooks {
+ public:
+  explicit SavedTensorHold(BudgetRuntime& runtime) : runtime_(runtime) {}
+  ~SavedTensorHold() override;
+
+  void call_pack_hook(const at::Tensor& tensor) override;
+  at::Tensor call_unpack_hook() override;
+
+ private:
+  BudgetRuntime& runtime_;
+  std::shared_ptr<StorageRecord> record_;  // null: kept whole
+  at::Tensor whole_;
+  TensorGeometry geometry_;
+  hook::TensorVersion version_;
+};
+
+}  // namespace lowtide

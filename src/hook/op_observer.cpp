@@ -1,0 +1,189 @@
+// RecordFunction callbacks, narrowed to leaf ops (see Note [Leaf ops]).
+//
+// The callback is added once when the library is loaded, as libtorch asks, and disabled at once;
+// listening enables it. Operators are recognised by the address of their name, which lives in the
+// operator's schema: asking RecordFunction for the schema would copy it each time.
+//
+// Which kernel runs for a composite op follows the dispatcher's own rule: on the CPU the composite
+// kernel is taken unless the op has a kernel of its own for CPU, AutogradCPU or for all backends.
+// Eleven aten ops have a composite kernel and others; that rule decides each as it runs.
+//
+// Checked with torch 2.13.0. Tested by op_observer_test.cpp.
+
+#include "src/hook/op_observer.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/function_schema.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+#include <c10/util/flat_hash_map.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+namespace lowtide::hook {
+namespace {
+
+using c10::DispatchKey;
+
+std::atomic<OpListener*> g_listener{nullptr};
+thread_local bool t_hidden = false;  // inside a leaf op, or paused
+
+constexpr std::array<std::string_view, 9> kFactories{"aten::empty",
+                                                     "aten::empty_like",
+                                                     "aten::empty_strided",
+                                                     "aten::new_empty",
+                                                     "aten::new_empty_strided",
+                                                     "aten::empty_permuted",
+                                                     "aten::empty_quantized",
+                                                     "aten::_empty_affine_quantized",
+                                                     "aten::resize_"};
+
+constexpr std::array<std::string_view, 11> kWholeFills{
+    "aten::fill_",    "aten::zero_",       "aten::copy_",     "aten::normal_",
+    "aten::uniform_", "aten::bernoulli_",  "aten::random_",   "aten::exponential_",
+    "aten::cauchy_",  "aten::log_normal_", "aten::geometric_"};
+
+template <std::size_t n>
+bool is_one_of(const std::string& name, const std::array<std::string_view, n>& names) {
+  for (const std::string_view candidate : names) {
+    if (name == candidate) return true;
+  }
+  return false;
+}
+
+bool runs_as_composite(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(DispatchKey::CompositeImplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CPU) &&
+         !op.hasKernelForDispatchKey(DispatchKey::AutogradCPU) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
+bool takes_generator(const c10::Argument& argument) {
+  const auto& type = argument.type();
+  if (type->kind() == c10::TypeKind::GeneratorType) return true;
+  return type->kind() == c10::TypeKind::OptionalType &&
+         type->expectRef<c10::OptionalType>().getElementType()->kind() ==
+             c10::TypeKind::GeneratorType;
+}
+
+Operator describe(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string& base = schema.name();
+  Operator described{op,
+                     base,
+                     0,
+                     -1,
+                     runs_as_composite(op),
+                     false,
+                     base.rfind("aten::", 0) == 0,
+                     op.hasTag(at::Tag::nondeterministic_seeded),
+                     is_one_of(base, kFactories),
+                     is_one_of(base, kWholeFills),
+                     base == "aten::native_batch_norm"};
+  if (!schema.overload_name().empty()) described.name += "." + schema.overload_name();
+  described.has_autocast = op.hasKernelForDispatchKey(DispatchKey::AutocastCPU) &&
+                           !op.isKernelFallthroughKernel(DispatchKey::AutocastCPU);
+  const auto& arguments = schema.arguments();
+  for (std::size_t i = 0; i < arguments.size() && i < 64; ++i) {
+    const c10::AliasInfo* alias = arguments[i].alias_info();
+    if (alias != nullptr && alias->isWrite()) {
+      described.written_arguments |= std::uint64_t{1} << i;
+    }
+    if (takes_generator(arguments[i])) described.generator_argument = static_cast<int>(i);
+  }
+  return described;
+}
+
+// Null for ranges that are no operators (RECORD_FUNCTION in user code).
+const Operator* find_operator(const at::RecordFunction& range) {
+  thread_local ska::flat_hash_map<const char*, const Operator*> cache;
+  const char* key = range.name();
+  const auto cached = cache.find(key);
+  if (cached != cache.end()) return cached->second;
+
+  const auto name = range.operator_name();
+  if (!name.has_value()) return nullptr;
+  const auto handle = c10::Dispatcher::singleton().findSchema(*name);
+  // A range may carry a schema that is not the dispatcher's (a TorchScript function's).
+  if (!handle.has_value() || handle->schema().name().c_str() != key) return nullptr;
+
+  static std::mutex mutex;
+  static auto& all = *new std::unordered_map<const char*, std::unique_ptr<const Operator>>;
+  const std::lock_guard lock(mutex);
+  auto& entry = all[key];
+  if (entry == nullptr) entry = std::make_unique<const Operator>(describe(*handle));
+  return cache[key] = entry.get();
+}
+
+// Whether something above autograd takes the call and makes other calls of it.
+bool is_taken_over(const Operator& op) {
+  const auto& keys = c10::impl::tls_local_dispatch_key_set();
+  if (op.has_autocast && !keys.excluded_.has(DispatchKey::AutocastCPU)) return true;
+  if (keys.included_.has(DispatchKey::FuncTorchDynamicLayerFrontMode) &&
+      !keys.excluded_.has(DispatchKey::FuncTorchDynamicLayerFrontMode)) {
+    return true;
+  }
+  return !keys.excluded_.has(DispatchKey::Python) &&
+         c10::impl::TorchDispatchModeTLS::any_modes_set(/*skip_infra_modes=*/true);
+}
+
+std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& range) {
+  if (t_hidden || at::in_parallel_region()) return nullptr;
+  OpListener* listener = g_listener.load(std::memory_order_acquire);
+  if (listener == nullptr) return nullptr;
+  const Operator* op = find_operator(range);
+  if (op == nullptr || op->composite || is_taken_over(*op)) return nullptr;
+  const auto inputs = range.inputs();
+  const std::size_t count = range.num_inputs();
+  t_hidden = true;
+  auto ticket = listener->before(*op, inputs.slice(inputs.size() - count, count));
+  if (ticket == nullptr) {
+    t_hidden = false;
+    return nullptr;
+  }
+  ticket->op = op;
+  return ticket;
+}
+
+void on_end(const at::RecordFunction& range, at::ObserverContext* context) {
+  if (context == nullptr) return;
+  if (OpListener* listener = g_listener.load(std::memory_order_acquire)) {
+    const auto& outputs = range.outputs();
+    const std::size_t count = std::min(range.num_outputs(), outputs.size());
+    listener->after(static_cast<OpTicket&>(*context),
+                    c10::ArrayRef<c10::IValue>(outputs).slice(outputs.size() - count, count));
+  }
+  t_hidden = false;
+}
+
+const at::CallbackHandle g_callback = [] {
+  const at::CallbackHandle handle =
+      at::addGlobalCallback(at::RecordFunctionCallback(&on_start, &on_end)
+                                .needsInputs(true)
+                                .needsOutputs(true)
+                                .scopes({at::RecordScope::FUNCTION}));
+  at::disableCallback(handle);
+  return handle;
+}();
+
+}  // namespace
+
+void listen_to_ops(OpListener* listener) {
+  if (listener != nullptr) {
+    g_listener.store(listener, std::memory_order_release);
+    at::reenableCallback(g_callback);
+  } else {
+    at::disableCallback(g_callback);
+    g_listener.store(nullptr, std::memory_order_release);
+  }
+}
+
+ObserverPause::ObserverPause() noexcept : before_(t_hidden) { t_hidden = true; }
+ObserverPause::~ObserverPause() { t_hidden = before_; }
+
+}  // namespace lowtide::hook

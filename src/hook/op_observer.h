@@ -1,0 +1,78 @@
+#pragma once
+// Sees the leaf ops of the whole process: which op ran, on what, with what result.
+//
+//   class Recorder : public hook::OpListener { ... };
+//   hook::listen_to_ops(&recorder);     // every thread, from now on
+//   hook::listen_to_ops(nullptr);
+//
+// Note [Leaf ops]
+// A leaf op is the outermost dispatcher call that does arithmetic of its own. Composite calls
+// (linear, lstm, dropout) are transparent: their parts are the leaves. So are calls that autocast,
+// __torch_dispatch__ or functorch take over: what they call below is the leaf. What a leaf calls
+// inside is the kernel's own business and is not seen.
+//
+// This is RecordFunction underneath: it sees all threads, and costs about 0.1 us an op. Exceptions
+// cannot leave a RecordFunction callback: a listener must not throw. OpInterception
+// (op_interceptor.h) is the other way to see ops: it may throw and change arguments, on one thread.
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "lowtide/export.h"
+
+namespace lowtide::hook {
+
+// What is constant for an operator. Made once, never freed.
+struct Operator {
+  c10::OperatorHandle handle;
+  std::string name;                 // "aten::add_.Tensor"
+  std::uint64_t written_arguments;  // bit i: argument i is written, by its schema's alias marks
+  int generator_argument;           // position, or -1
+  bool composite;                   // on the CPU it is made of other ops
+  bool has_autocast;                // autocast has a kernel for it
+  bool is_aten;
+  bool is_random;      // draws from a generator
+  bool is_factory;     // leaves its result's contents undefined (empty and its kin)
+  bool fills_whole;    // in-place, and its result does not depend on what was there (fill_, copy_)
+  bool is_batch_norm;  // writes running statistics that its schema does not mark
+};
+
+// Belongs to one call of a leaf op; made by the listener in before().
+struct OpTicket : at::ObserverContext {
+  const Operator* op = nullptr;
+};
+
+class OpListener {
+ public:
+  virtual ~OpListener() = default;
+
+  // Before the kernel. `inputs` are valid during the call only. Null: after() is not called.
+  // Runs on the op's thread with the observer paused. Must not throw.
+  virtual std::unique_ptr<OpTicket> before(const Operator& op,
+                                           c10::ArrayRef<c10::IValue> inputs) noexcept = 0;
+  // After it, also when it threw: then `outputs` is empty.
+  virtual void after(OpTicket& ticket, c10::ArrayRef<c10::IValue> outputs) noexcept = 0;
+};
+
+// Shows ops to `listener` from now on; null stops it and costs nothing afterwards. One listener at
+// a time. Calls on other threads that are under way may still reach the old listener.
+LOWTIDE_API void listen_to_ops(OpListener* listener);
+
+// Hides this thread's ops from the listener while it lives.
+class LOWTIDE_API ObserverPause {
+ public:
+  ObserverPause() noexcept;
+  ~ObserverPause();
+  ObserverPause(const ObserverPause&) = delete;
+  ObserverPause& operator=(const ObserverPause&) = delete;
+
+ private:
+  bool before_;
+};
+
+}  // namespace lowtide::hook
