@@ -354,6 +354,7 @@ struct ReplayObserver::Stream {
       : draws(&of),
         substitute(of.generator.device().is_cpu()),
         touches_real(of.drawn_unseen || !substitute) {
+    const hook::DrawHold hold;
     if (substitute && of.first.taken()) {
       generator = hook::new_generator(of.generator);
       of.first.put_into(generator);
@@ -364,6 +365,7 @@ struct ReplayObserver::Stream {
   Stream(Stream&&) noexcept = default;
   Stream& operator=(Stream&&) = delete;
   ~Stream() {
+    const hook::DrawHold hold;
     if (draws != nullptr && real_before.taken()) real_before.put_into(draws->generator);
     draws = nullptr;
   }

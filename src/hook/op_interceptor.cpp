@@ -160,6 +160,9 @@ std::string op_name(const c10::FunctionSchema& schema) {
 
 OpObserver::~OpObserver() = default;
 
+DrawHold::DrawHold() { draw_mutex().lock(); }
+DrawHold::~DrawHold() { draw_mutex().unlock(); }
+
 void OpCall::replace_generator(const at::Generator& asked, const at::Generator& used) {
   asked_generator = asked;
   generator = used;

@@ -104,6 +104,16 @@ class OpInterception {
   bool included_before_;
 };
 
+// Keeps observed ops on other threads from drawing random numbers while it lives. For who sets the
+// state of a generator that others draw from: an op's state must not change under it.
+class DrawHold {
+ public:
+  DrawHold();
+  ~DrawHold();
+  DrawHold(const DrawHold&) = delete;
+  DrawHold& operator=(const DrawHold&) = delete;
+};
+
 // Hides the ops of its own from the observers while it lives, and runs them below autograd.
 class UnobservedOps {
  public:
