@@ -23,7 +23,7 @@
 // that. It is readable by this process alone and gone with it. Space is not given back before the
 // region's graph is freed.
 //
-// Tested by offload_test.cpp.
+// Tested by replay_test.cpp.
 
 namespace lowtide::checkpoint_impl {
 namespace {

@@ -41,7 +41,7 @@
 //
 // Cost: a hash lookup for each tensor that an op takes or gives.
 //
-// Tested by region_test.cpp, random_test.cpp and buffer_test.cpp.
+// Tested by region_test.cpp and replay_test.cpp.
 
 namespace lowtide::checkpoint_impl {
 namespace {

@@ -22,7 +22,7 @@
 // torch names the key for tests; kObserverKey is the one place that says so. Checked for
 // torch 2.13: no kernel and no other fallback uses it. A second registration throws at load.
 //
-// Tested by op_interceptor_test.cpp.
+// Tested by tests/checkpoint.
 
 namespace lowtide::hook {
 namespace {

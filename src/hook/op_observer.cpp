@@ -8,7 +8,7 @@
 // kernel is taken unless the op has a kernel of its own for CPU, AutogradCPU or for all backends.
 // Eleven aten ops have a composite kernel and others; that rule decides each as it runs.
 //
-// Checked with torch 2.13.0. Tested by op_observer_test.cpp.
+// Checked with torch 2.13.0. Tested by tests/fit/budget_test.cpp.
 
 #include "src/hook/op_observer.h"
 

@@ -8,7 +8,7 @@
 #include "lowtide/error.h"
 #include "src/base/text.h"
 
-// Tested by tests/nn/encoder_weights_test.cpp
+// Tested by tests/nn/encoder_test.cpp
 
 namespace lowtide {
 namespace {

@@ -1,4 +1,4 @@
-// Tested by tests/train/adamw_test.cpp.
+// Tested by tests/train/trainer_test.cpp.
 #include "src/train/adamw.h"
 
 #include <ATen/ops/_fused_adamw.h>

@@ -12,7 +12,7 @@
 // (0.01, 0.99). The head adds to the proposal's logits, so that an untrained head, whose last layer
 // is zero, predicts the proposals.
 //
-// Tested by tests/train/detector_test.cpp.
+// Tested by tests/train/trainer_test.cpp.
 #include "src/train/detector.h"
 
 #include <ATen/TensorOperators.h>

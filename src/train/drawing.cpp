@@ -1,4 +1,4 @@
-// Tested by tests/train/drawing_test.cpp.
+// Tested by tests/train/train_report_test.cpp.
 #include "src/train/drawing.h"
 
 #include <cmath>

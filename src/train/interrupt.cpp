@@ -1,4 +1,4 @@
-// Tested by tests/train/interrupt_test.cpp.
+// Tested by tests/train/trainer_test.cpp.
 #include "src/train/interrupt.h"
 
 #include <csignal>

@@ -1,4 +1,4 @@
-// Tested by tests/train/run_file_test.cpp.
+// Tested by tests/train/trainer_test.cpp.
 #include "src/train/run_file.h"
 
 #include <c10/core/GradMode.h>

@@ -1,4 +1,4 @@
-// Tested by tests/train/train_options_test.cpp.
+// Tested by tests/train/trainer_test.cpp.
 #include "src/train/train_options.h"
 
 #include <cmath>
