@@ -48,7 +48,7 @@ struct EncoderGeometry;
 
 class LOWTIDE_API DeformableDetrTransformerEncoderImpl : public torch::nn::Module {
  public:
-  // The first `num_cp` layers are checkpointed: they keep only their inputs for backward and run
+  // The first `num_cp` layers are checkpointed: they keep the inputs of their two halves and run
   // again there. More is less memory and more time; -1 and 0 are off, num_layers is all. Gradients
   // are bitwise the same for every num_cp, with dropout too.
   // Throws UsageError (LT0420) when num_cp is below -1 or above num_layers, or an option is out of
