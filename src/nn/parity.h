@@ -28,7 +28,7 @@ struct ParityOptions {
   std::int64_t num_cp = 0;
 };
 
-struct ParityTensor {
+struct LOWTIDE_API ParityTensor {
   std::string name;
   // max|got - expected| / max|expected|; for names that end in ".norm" the relative difference of
   // the L2 norms. NaN when a value on either side is.
@@ -38,11 +38,12 @@ struct ParityTensor {
   bool passed() const { return max_rel_err <= tolerance; }  // false for NaN
 };
 
-struct ParityLoss {
+struct LOWTIDE_API ParityLoss {
   double got = 0;
   double expected = 0;
+  double spread = 0;  // a size to measure the difference by where it is above the expected value's
 
-  bool passed() const;  // within 1e-5 of the expected value, false for NaN
+  bool passed() const;  // |got - expected| <= 1e-5 max(|expected|, spread), false for NaN
 };
 
 struct ParityReport {
@@ -50,8 +51,9 @@ struct ParityReport {
   std::string case_name;
   bool passed = false;
   std::vector<ParityTensor> tensors;
-  std::optional<ParityLoss> loss;    // none for files of the op alone
-  std::vector<std::string> ignored;  // tensors of the file that say nothing to compare
+  std::optional<ParityLoss> loss;       // none for files of the op alone
+  std::vector<std::string> in_float64;  // tensors whose error is that of a float64 run
+  std::vector<std::string> ignored;     // tensors of the file that say nothing to compare
 };
 
 // Runs what `path` describes forward and backward and compares everything that it expects.

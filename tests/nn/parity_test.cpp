@@ -91,6 +91,50 @@ TEST_CASE("every public vector passes with no, one and all layers checkpointed")
   }
 }
 
+TEST_CASE("files of a separate float64 script pass: many levels, no mask, one token, borders") {
+  const std::pair<const char*, std::int64_t> kVectors[] = {
+      {"v1_eight_levels", 2}, {"v2_nomask", 2}, {"v3_one_token", 3}, {"v4_borders", 6}};
+  for (const auto& [name, layers] : kVectors) {
+    for (const std::int64_t num_cp : {std::int64_t{0}, layers}) {
+      const ParityReport report = verify_parity_file(vector_path(name), {.num_cp = num_cp});
+      CHECK_MESSAGE(report.passed, std::string(name), " with num_cp ", num_cp, "\n",
+                    parity_text(report));
+    }
+  }
+}
+
+TEST_CASE("a full-size file passes by norms, without single gradients" *
+          doctest::test_suite("slow")) {
+  const ParityReport report = verify_parity_file(vector_path("v5_full"), {.num_cp = 6});
+  CHECK_MESSAGE(report.passed, parity_text(report));
+  CHECK(find(report, "grad.feat.val") == nullptr);
+  CHECK(at_name(report, "grad.feat.norm").tolerance == 1e-3);
+  CHECK(report.loss->spread > 0);
+}
+
+TEST_CASE("a single gradient of a hash file that is wrong fails it, whatever float32 can reach") {
+  const auto nudge = [](SafetensorsFile& file) {
+    at::Tensor& values = file.tensors.at("grad.feat.val");
+    values[0] += values.abs().max().item<double>() * 3e-5;
+  };
+  for (const char* name : {"p4_std_hash", "v4_borders"}) {
+    const ParityReport report = verify_changed(name, nudge);
+    CHECK_FALSE(report.passed);
+    CHECK_FALSE(at_name(report, "grad.feat.val").passed());
+    CHECK(at_name(report, "grad.feat.norm").passed());
+  }
+}
+
+TEST_CASE("a loss is measured by its own size, and by its spread where one is given") {
+  CHECK(lowtide::ParityLoss{1.000009, 1}.passed());
+  CHECK_FALSE(lowtide::ParityLoss{1.000011, 1}.passed());
+  CHECK(lowtide::ParityLoss{1.9, 1, 1e5}.passed());
+  CHECK_FALSE(lowtide::ParityLoss{2.1, 1, 1e5}.passed());
+  CHECK(lowtide::ParityLoss{0, 0}.passed());
+  CHECK_FALSE(lowtide::ParityLoss{1e-9, 0}.passed());
+  CHECK_FALSE(lowtide::ParityLoss{std::nan(""), 1, 1e5}.passed());
+}
+
 TEST_CASE("a small file compares everything that it stores, by the tolerances of the format") {
   const ParityReport report = verify_parity_file(vector_path("p2_pad"));
   CHECK(report.case_name == "p2_pad");
