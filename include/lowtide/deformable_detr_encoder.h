@@ -49,10 +49,10 @@ struct EncoderGeometry;
 class LOWTIDE_API DeformableDetrTransformerEncoderImpl : public torch::nn::Module {
  public:
   // The first `num_cp` layers are checkpointed: they keep the inputs of their two halves and run
-  // again there. More is less memory and more time; -1 and 0 are off, num_layers is all. Gradients
-  // are bitwise the same for every num_cp, with dropout too.
-  // Throws UsageError (LT0420) when num_cp is below -1 or above num_layers, or an option is out of
-  // its range. Draws the initial weights from the default generator.
+  // again in backward. More is less memory and more time; -1 and 0 are off, num_layers is all.
+  // Gradients are bitwise the same for every num_cp, with dropout too. Throws UsageError (LT0420)
+  // when num_cp is below -1 or above num_layers, or an option is out of its range. Draws the
+  // initial weights from the default generator.
   DeformableDetrTransformerEncoderImpl(std::int64_t num_layers,
                                        const DeformableDetrEncoderLayerOptions& layer = {},
                                        std::int64_t num_cp = -1);
@@ -111,8 +111,14 @@ class LOWTIDE_API DeformableDetrTransformerEncoderImpl : public torch::nn::Modul
   void clone_(torch::nn::Module& other, const std::optional<torch::Device>& device) override;
   void copy_parameters_from(const torch::nn::Module& source,
                             const std::optional<torch::Device>& device);
-  at::Tensor run_layer(std::size_t index, const at::Tensor& query, const at::Tensor& query_pos,
+  // From the sum before the layer's input's norm (the layer `before`'s; none: from the input
+  // itself) to the sum before the layer's own last norm, both (bs * N, C).
+  at::Tensor run_layer(std::size_t index, const at::Tensor& sum,
+                       const std::shared_ptr<const detail::EncoderLayerWeights>& before,
+                       const at::Tensor& query_pos,
                        const std::shared_ptr<const detail::EncoderGeometry>& geometry) const;
+  std::shared_ptr<const detail::EncoderGeometry> checked_geometry(
+      const EncoderTokens& tokens) const;
 
   DeformableDetrEncoderLayerOptions options_;
   std::int64_t num_cp_ = 0;

@@ -6,6 +6,8 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/native_dropout.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/threshold_backward.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <numbers>
@@ -40,11 +42,21 @@
 // 3. Masking, adding the residual and adding the reference points are done in place on results
 //    that no op has kept.
 //
-// With num_cp the layer is two checkpointed regions, up to `a` and from `a`: it keeps query, `a`
-// and query_pos (shared by all layers), and each half runs again in backward. One region would keep
-// less between layers, but backward through the feed-forward part would then stand on the
-// attention's tensors: at 800x1333 with six layers the peak was 641 MiB, above a third of the
-// plain 1.84 GiB.
+// 4. In backward the top of memory is the hidden layer: as kept, as the gradient that linear2 hands
+//    down, and as what ReLU makes of that. ReLU's own node writes the last over the second, when
+//    nobody else holds it.
+//
+// With num_cp a layer is two checkpointed regions, each from the sum that a norm takes to the sum
+// that the next norm takes:
+//
+//   attention      norm1 of the layer before, then all of attention and its residual
+//   feed-forward   norm0, then both linear layers and the residual
+//
+// What is kept between is one token tensor for each, and query_pos, shared by all layers. Two
+// regions, since with one, backward through the feed-forward part would stand on the attention's
+// tensors. From sum to sum, since each region then ends in a linear layer of which only the input
+// is kept: the replay stops before it and spares output_proj and linear2, 43 % of a layer's
+// multiplications. (With dropout they run again: their outputs' masks come after them.)
 //
 // Tested by tests/nn/encoder_test.cpp, and against expected values by tests/nn/parity_test.cpp
 
@@ -74,7 +86,8 @@ struct EncoderGeometry {
   at::Tensor level_start_index;
   at::Tensor reference_points;  // (bs, N, 1, L, 1, 2)
   at::Tensor level_sizes;       // (L, 1, 2) as (w, h)
-  double dropout = 0;           // 0 when not training
+  std::int64_t batch = 0;
+  double dropout = 0;  // 0 when not training
 };
 
 }  // namespace detail
@@ -295,6 +308,7 @@ std::shared_ptr<const EncoderGeometry> make_geometry(
           .unsqueeze(2)
           .unsqueeze(4);
   geometry->level_sizes = geometry->spatial_shapes.flip(1).to(type).unsqueeze(1);
+  geometry->batch = tokens.query.size(0);
   geometry->dropout = training ? options.dropout : 0;
   return geometry;
 }
@@ -309,8 +323,41 @@ at::Tensor add_residual(at::Tensor branch, const at::Tensor& query) {
   return branch.scalar_type() == query.scalar_type() ? branch.add_(query) : branch + query;
 }
 
+// relu_ with a backward that needs no second tensor.
+struct ReluInPlace : torch::autograd::Function<ReluInPlace> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, at::Tensor input) {
+    input.relu_();
+    context->mark_dirty({input});
+    context->save_for_backward({input});
+    context->set_materialize_grads(false);
+    return input;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const at::Tensor& given = gradients[0];
+    if (!given.defined()) {
+      return {at::Tensor()};
+    }
+    const at::Tensor result = context->get_saved_variables()[0];
+    const bool ours_alone = given.use_count() == 1 && given.storage().use_count() == 1 &&
+                            given.is_non_overlapping_and_dense();
+    if (c10::GradMode::is_enabled() || !ours_alone) {
+      return {at::threshold_backward(given, result, 0)};
+    }
+    at::Tensor gradient = given;
+    at::threshold_backward_out(gradient, gradient, result, 0);
+    return {gradient};
+  }
+};
+
 at::Tensor linear(const at::Tensor& input, const EncoderLinear& weights) {
   return at::linear(input, weights.weight, weights.bias);
+}
+
+// (bs, N, C) -> (bs * N, C); undefined stays so.
+at::Tensor rows_of(const at::Tensor& tokens) {
+  return tokens.defined() ? tokens.flatten(0, 1) : at::Tensor();
 }
 
 at::Tensor norm(const at::Tensor& input, const EncoderLinear& weights) {
@@ -320,7 +367,8 @@ at::Tensor norm(const at::Tensor& input, const EncoderLinear& weights) {
 // query (bs * N, C) -> query + attention.
 at::Tensor attend(const at::Tensor& query, const at::Tensor& query_pos,
                   const EncoderLayerWeights& weights, const EncoderGeometry& geometry,
-                  const DeformableDetrEncoderLayerOptions& options, std::int64_t batch) {
+                  const DeformableDetrEncoderLayerOptions& options) {
+  const std::int64_t batch = geometry.batch;
   const std::int64_t heads = options.num_heads;
   const std::int64_t levels = options.num_levels;
   const std::int64_t points = options.num_points;
@@ -353,23 +401,21 @@ at::Tensor attend(const at::Tensor& query, const at::Tensor& query_pos,
       query);
 }
 
-// The first half of a layer: query (bs, N, C) -> (bs * N, C).
-at::Tensor attention_half(const at::Tensor& query_tokens, const at::Tensor& query_pos_tokens,
-                          const EncoderLayerWeights& weights, const EncoderGeometry& geometry,
-                          const DeformableDetrEncoderLayerOptions& options) {
-  const at::Tensor query = query_tokens.flatten(0, 1);
-  const at::Tensor query_pos =
-      query_pos_tokens.defined() ? query_pos_tokens.flatten(0, 1) : at::Tensor();
-  return norm(attend(query, query_pos, weights, geometry, options, query_tokens.size(0)),
-              weights.norm0);
+// `sum` is the query itself, or what norm1 of the layer `before` makes it of.
+at::Tensor attention_sum(const at::Tensor& sum, const EncoderLayerWeights* before,
+                         const at::Tensor& query_pos, const EncoderLayerWeights& weights,
+                         const EncoderGeometry& geometry,
+                         const DeformableDetrEncoderLayerOptions& options) {
+  return attend(before != nullptr ? norm(sum, before->norm1) : sum, query_pos, weights, geometry,
+                options);
 }
 
-// The second half: (bs * N, C) -> (bs * N, C).
-at::Tensor feedforward_half(const at::Tensor& attended, const EncoderLayerWeights& weights,
-                            const EncoderGeometry& geometry) {
-  const at::Tensor hidden = dropped(linear(attended, weights.ffn0), geometry.dropout).relu_();
-  return norm(add_residual(dropped(linear(hidden, weights.ffn1), geometry.dropout), attended),
-              weights.norm1);
+at::Tensor feedforward_sum(const at::Tensor& sum, const EncoderLayerWeights& weights,
+                           const EncoderGeometry& geometry) {
+  const at::Tensor attended = norm(sum, weights.norm0);
+  at::Tensor hidden = dropped(linear(attended, weights.ffn0), geometry.dropout);
+  hidden = ReluInPlace::apply(hidden);
+  return add_residual(dropped(linear(hidden, weights.ffn1), geometry.dropout), attended);
 }
 
 }  // namespace
@@ -417,40 +463,49 @@ void DeformableDetrTransformerEncoderImpl::reset_parameters() {
 }
 
 at::Tensor DeformableDetrTransformerEncoderImpl::run_layer(
-    std::size_t index, const at::Tensor& query, const at::Tensor& query_pos,
+    std::size_t index, const at::Tensor& sum,
+    const std::shared_ptr<const EncoderLayerWeights>& before, const at::Tensor& query_pos,
     const std::shared_ptr<const EncoderGeometry>& geometry) const {
   const auto& weights = layers_[index];
   if (static_cast<std::int64_t>(index) >= num_cp_) {
-    const at::Tensor attended = attention_half(query, query_pos, *weights, *geometry, options_);
-    return feedforward_half(attended, *weights, *geometry).view(query.sizes());
+    return feedforward_sum(
+        attention_sum(sum, before.get(), query_pos, *weights, *geometry, options_), *weights,
+        *geometry);
   }
   // The regions outlive this call, so they hold what they need by value.
-  const auto attention = [weights, geometry, options = options_](const at::Tensor& tokens,
-                                                                 const at::Tensor& positions) {
-    return attention_half(tokens, positions, *weights, *geometry, options);
+  const auto attention = [before, weights, geometry, options = options_](
+                             const at::Tensor& rows, const at::Tensor& positions) {
+    return attention_sum(rows, before.get(), positions, *weights, *geometry, options);
   };
-  const auto feedforward = [weights, geometry](const at::Tensor& attended) {
-    return feedforward_half(attended, *weights, *geometry);
+  const auto feedforward = [weights, geometry](const at::Tensor& rows) {
+    return feedforward_sum(rows, *weights, *geometry);
   };
   const at::Tensor attended =
       query_pos.defined()
-          ? checkpoint(attention, std::make_tuple(query, query_pos))
-          : checkpoint([attention](const at::Tensor& tokens) { return attention(tokens, {}); },
-                       query);
-  return checkpoint(feedforward, attended).view(query.sizes());
+          ? checkpoint(attention, std::make_tuple(sum, query_pos))
+          : checkpoint([attention](const at::Tensor& rows) { return attention(rows, {}); }, sum);
+  return checkpoint(feedforward, attended);
 }
 
-at::Tensor DeformableDetrTransformerEncoderImpl::forward(const EncoderTokens& tokens) {
+std::shared_ptr<const EncoderGeometry> DeformableDetrTransformerEncoderImpl::checked_geometry(
+    const EncoderTokens& tokens) const {
   check_query(tokens, options_.embed_dims);
   check_mask(tokens);
   check_levels(tokens, options_.num_levels);
   check_ratios(tokens, options_.num_levels);
-  const auto geometry = make_geometry(tokens, options_, is_training());
-  at::Tensor output = tokens.query;
+  return make_geometry(tokens, options_, is_training());
+}
+
+at::Tensor DeformableDetrTransformerEncoderImpl::forward(const EncoderTokens& tokens) {
+  const auto geometry = checked_geometry(tokens);
+  const at::Tensor query_pos = rows_of(tokens.query_pos);
+  at::Tensor sum = rows_of(tokens.query);
+  std::shared_ptr<const EncoderLayerWeights> before;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    output = run_layer(i, output, tokens.query_pos, geometry);
+    sum = run_layer(i, sum, before, query_pos, geometry);
+    before = layers_[i];
   }
-  return output;
+  return norm(sum, before->norm1).view(tokens.query.sizes());
 }
 
 at::Tensor DeformableDetrTransformerEncoderImpl::forward(const at::Tensor& query,
@@ -465,15 +520,13 @@ at::Tensor DeformableDetrTransformerEncoderImpl::forward(const at::Tensor& query
 
 std::vector<at::Tensor> DeformableDetrTransformerEncoderImpl::forward_layers(
     const EncoderTokens& tokens) {
-  check_query(tokens, options_.embed_dims);
-  check_mask(tokens);
-  check_levels(tokens, options_.num_levels);
-  check_ratios(tokens, options_.num_levels);
-  const auto geometry = make_geometry(tokens, options_, is_training());
+  const auto geometry = checked_geometry(tokens);
+  const at::Tensor query_pos = rows_of(tokens.query_pos);
   std::vector<at::Tensor> outputs;
   for (std::size_t i = 0; i < layers_.size(); ++i) {
-    outputs.push_back(
-        run_layer(i, i == 0 ? tokens.query : outputs.back(), tokens.query_pos, geometry));
+    const at::Tensor query = rows_of(i == 0 ? tokens.query : outputs.back());
+    outputs.push_back(norm(run_layer(i, query, nullptr, query_pos, geometry), layers_[i]->norm1)
+                          .view(tokens.query.sizes()));
   }
   return outputs;
 }
