@@ -30,19 +30,24 @@ Verb train_verb() {
                  "encoder layers to checkpoint: less memory, more time, same results; auto: the "
                  "smallest that fits --budget, found by a trial step for each",
                  "0"},
-                {"budget", "BYTES", "what --num-cp auto may use; nothing enforces it yet", ""},
+                {"budget", "BYTES|SHARE%",
+                 "keep the steps inside so many bytes, or that share of what a step adds to what "
+                 "stays: saved tensors are dropped and recomputed, results are the same",
+                 ""},
                 {"resume", "FILE", "go on from a checkpoint with its settings", ""},
                 {"save-every", "N", "steps between checkpoints, 0 for only at the end", "100"},
                 {"threads", "N", "threads of libtorch [its own choice]", ""},
                 {"compare", "",
-                 "instead of training, run one step without and with checkpointing (--num-cp N, "
-                 "else all layers) and compare memory, time and gradients",
+                 "instead of training, run one step plain and within --budget, or without a budget "
+                 "with checkpointing (--num-cp N, else all layers), and compare memory, time and "
+                 "gradients",
                  ""},
                 {"require-loss-ratio", "R", "exit with 1 when last/first loss is above R", ""},
                 {"require-ap50", "A", "exit with 1 when AP at IoU 0.5 is below A", ""},
                 {"json", "", "print the report as JSON", ""}},
       .examples = {"lowtide train --steps 60 --num-cp auto --budget 300MiB",
-                   "lowtide train --compare --layers 6 --crop 320"},
+                   "lowtide train --budget 50%",
+                   "lowtide train --compare --layers 6 --crop 320 --budget 50%"},
       .run = [](const Arguments& arguments) {
         // Before libtorch is loaded, which brings the OpenMP that reads it. A step is some hundred
         // short parallel regions: workers that spin at their ends cost a machine with other work on

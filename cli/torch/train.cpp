@@ -40,7 +40,7 @@ TrainOptions read_options(const Arguments& arguments) {
   } else {
     options.num_cp = arguments.integer("num-cp");
   }
-  if (arguments.has("budget")) options.budget = arguments.bytes("budget");
+  if (arguments.has("budget")) options.budget = BudgetLimit::parse(arguments.text("budget"));
   options.save_every = arguments.integer("save-every");
   if (arguments.has("threads")) {
     options.threads = static_cast<int>(arguments.integer("threads"));
@@ -96,7 +96,7 @@ int run_train(const Arguments& arguments) {
   listener.note = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
 
   if (arguments.has("compare")) {
-    const CompareReport report = compare_checkpointing(options, listener);
+    const CompareReport report = compare_steps(options, listener);
     std::fputs(arguments.has("json") ? (to_text(to_json(report), 2) + "\n").c_str()
                                      : to_text(report).c_str(),
                stdout);

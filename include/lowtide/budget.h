@@ -24,15 +24,25 @@
 // What is never dropped: anything that the program can still reach, parameters, what has no known
 // origin (data from files, results of other libraries' ops), tensors below 1 KiB.
 //
-// Not yet: a limit as a fraction, nested budgets, the smallest limit that would do, spilling, and a
-// plan made from the first step. The choice of what to drop is made online. docs/design/budget.md.
+// Steps. A step ends where a new graph begins to grow after a backward, or where mark_step() says
+// so. The first steps teach the budget the smallest limit that would carry such a step; a limit
+// that is known to be too small is refused before anything is dropped for it.
+//
+// Budgets may be nested: the lowest limit is in force. Not yet: spilling, and a plan made from the
+// first step; what to drop is chosen online. docs/design/budget.md.
 //
 // Threads: a budget holds for the whole process. Create and destroy it while no op runs elsewhere.
+// fork: the child goes on without a budget; what was dropped before the fork comes back there too.
 
 #include <c10/util/Exception.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "lowtide/bytes.h"
 #include "lowtide/error.h"
@@ -41,48 +51,127 @@
 
 namespace lowtide {
 
+// How much a budget allows: bytes, or a share of what the step asks for.
+//
+// A share f stands for static + f * (peak - static) bytes: peak is what a plain step takes, static
+// what is still there when its backward has ended (parameters, gradients, optimizer state, inputs).
+// Both are measured in the first two steps, which run without a limit.
+class LOWTIDE_API BudgetLimit {
+ public:
+  BudgetLimit(Bytes bytes) : bytes_(bytes) {}  // NOLINT: a number of bytes is a limit
+
+  // Throws UsageError (LT0305) unless 0 < share <= 1.
+  static BudgetLimit share(double share);
+  // "6GiB", "1.5 GB", "6442450944", "50%". Throws UsageError (LT0305, or LT0101 as parse_bytes()).
+  static BudgetLimit parse(std::string_view text);
+
+  bool is_share() const noexcept { return share_ > 0; }
+  double share() const noexcept { return share_; }  // 0 for a number of bytes
+  Bytes bytes() const noexcept { return bytes_; }   // 0 for a share
+
+ private:
+  Bytes bytes_ = 0;
+  double share_ = 0;
+};
+
 // An allocation that the budget refused. Derives from the class that libtorch throws when memory is
 // out, so code that catches that keeps working. All tensors are as they were before the op.
-// details(): request_bytes, limit_bytes, live_bytes, live_<kind>_bytes.
+// details(): request_bytes, limit_bytes, live_bytes, live_<kind>_bytes, op, and
+// smallest_budget_bytes: the smallest limit known to carry this step. When no whole step has been
+// seen yet, smallest_budget_is_bound is 1: the step needs at least that many.
 class LOWTIDE_API BudgetError : public c10::OutOfMemoryError, public ErrorInfo {
  public:
   BudgetError(const std::string& id, const std::string& message, ErrorDetails details);
   ~BudgetError() override;
 };
 
+// Tensors that the program itself holds, by the op that made them.
+struct LOWTIDE_API ProgramHold {
+  std::string op;  // "aten::mm"; "" for what no op under this budget made
+  Bytes bytes = 0;
+  std::uint64_t tensors = 0;
+};
+
 // What a budget did; valid during the budget and after it.
 struct LOWTIDE_API BudgetReport {
-  Bytes limit_bytes = 0;
-  Bytes peak_bytes = 0;     // counted, over the budget's life
-  std::uint64_t steps = 0;  // ended steps
-  std::uint64_t drops = 0;  // tensors dropped
+  Bytes limit_bytes = 0;               // in force; 0 while a share is still being measured
+  double share = 0;                    // 0 when the limit was given in bytes
+  Bytes peak_bytes = 0;                // counted, over the budget's life
+  std::uint64_t steps = 0;             // ended steps
+  std::vector<std::uint64_t> step_ns;  // their times; of the last 4096
+  std::uint64_t drops = 0;             // tensors dropped
   Bytes dropped_bytes = 0;
   std::uint64_t recomputed_ops = 0;  // ops run again
   std::uint64_t recompute_ns = 0;    // the time that took
   std::uint64_t refusals = 0;
-  Bytes smallest_budget_bytes = 0;  // for the largest step so far; 0 before the first has ended
+  // For the largest step so far, 0 before the first has ended: the smallest limit known to carry
+  // it, and a bound below which no limit can.
+  Bytes smallest_budget_bytes = 0;
+  Bytes budget_lower_bound_bytes = 0;
+  Bytes program_bytes = 0;                 // what the program itself holds now, of what an op made
+  std::vector<ProgramHold> program_holds;  // the same by op, largest first; at most 16
 
   std::string to_text() const;
   std::string to_json() const;
 };
+
+// Something that a budget did, for logs and pictures.
+struct LOWTIDE_API BudgetEvent {
+  enum class Kind : std::uint8_t {
+    kDrop,       // a saved tensor's bytes were given back
+    kRecompute,  // an op ran again
+    kRefusal,    // an allocation was refused
+    kStep,       // a step ended
+  };
+  Kind kind = Kind::kDrop;
+  std::uint64_t step = 0;      // the running step, from 0
+  const char* op = "";         // made the dropped tensor, ran again, or was refused
+  Bytes bytes = 0;             // dropped, written again, asked for, or the step's peak
+  Bytes live_bytes = 0;        // afterwards
+  std::uint64_t begin_ns = 0;  // steady clock
+  std::uint64_t duration_ns = 0;
+};
+
+// "drop", "recompute", "refusal" or "step".
+LOWTIDE_API const char* to_string(BudgetEvent::Kind kind) noexcept;
 
 struct BudgetOptions {
   // Compare each recomputed tensor with the checksum taken when it was dropped. Costs one pass over
   // its bytes each way. Off: writes that nobody announces (through numpy or raw pointers) go
   // unseen.
   bool check_replays = true;
+
+  // For debugging: run every recorded op a second time at once and compare, bit for bit. An op that
+  // gives other results is DivergenceError (LT0306), naming it, at the next saved tensor. At least
+  // doubles the time.
+  bool verify_replay = false;
+
+  // Called for each event, on the thread on which it happened, with none of Lowtide's locks held.
+  // Must not throw, nor make or free tensors.
+  std::function<void(const BudgetEvent&)> on_event;
+
+  // When not empty: a file of events in Chrome's trace format, for chrome://tracing or Perfetto.
+  // Written when the budget ends. UsageError (LT0307) when it cannot be created.
+  std::string trace_path;
 };
 
 class LOWTIDE_API MemoryBudget {
  public:
-  // Throws UsageError (LT0302) when another budget is in force, TorchError (LT0602) when another
-  // tool's allocator is in place.
-  explicit MemoryBudget(Bytes limit, const BudgetOptions& options = {});
+  // Throws TorchError (LT0602) when another tool's allocator is in place. What is live already may
+  // be more than the limit: then every allocation is refused until enough has been freed.
+  explicit MemoryBudget(const BudgetLimit& limit, const BudgetOptions& options = {});
   ~MemoryBudget();
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
+  // A step ends here. From the first call on, only these calls end steps.
+  void mark_step();
+
   BudgetReport report() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace lowtide

@@ -1,54 +1,37 @@
 #include "src/fit/budget_runtime.h"
 
-#include <c10/core/GradMode.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include <pthread.h>
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
+#include <map>
 #include <utility>
 
-#include "src/base/assert.h"
 #include "src/base/text.h"
 #include "src/fit/saved_tensor_hold.h"
-#include "src/plan/online_policy.h"
+#include "src/plan/simulator.h"
+#include "src/plan/trace.h"
 
 namespace lowtide {
 namespace {
 
-// Smaller storages never get a recipe: the bookkeeping would cost more than the bytes.
-constexpr Bytes kSmallestRecipe = 1024;
-// A storage with more in-place writes than this is a source: bringing it back runs them all.
-constexpr std::uint32_t kMostWrites = 64;
+constexpr std::size_t kMostStepTimes = 4096;
+constexpr std::size_t kMostProgramHolds = 16;
+constexpr int kMostOpsWithoutSaving = 16'384;
+// A floor that takes more replays on paper than this is not worth its time.
+constexpr std::uint64_t kMostFloorReplays = 10'000'000;
+constexpr Bytes kNoLimit = hook::MemoryLedger::kNoLimit;
 
-std::uint64_t now_ns() {
-  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-}
+hook::MemoryLedger& ledger() { return hook::cpu_memory().ledger(); }
 
-std::uint64_t checksum(const c10::StorageImpl& storage) {
-  return XXH3_64bits(storage.data(), storage.nbytes());
-}
-
-bool recording() { return c10::GradMode::is_enabled() || hook::current_backward_id() == -1; }
-
-const c10::DataPtr& data_ptr(c10::StorageImpl& storage) {
-  return storage._mutable_data_ptr_no_checks();
+void retag(hook::MemoryBlock& block, MemoryKind from, MemoryKind to) {
+  if (block.kind == from) ledger().retag(block.size_bytes, block.kind, to);
 }
 
 }  // namespace
 
-void StorageRecord::block_freed(hook::MemoryBlock&) noexcept {
-  BudgetRuntime::instance().block_freed(*this);
-}
-
-struct BudgetRuntime::Ticket final : hook::OpTicket {
-  std::shared_ptr<OpCapture> capture;                              // null: the op is not repeatable
-  std::vector<c10::Storage> input_storages;                        // of capture->inputs
-  std::vector<std::pair<c10::StorageImpl*, const void*>> written;  // and where their bytes were
-  bool in_place_ok = false;  // the one write can be appended to its recipe
-  std::uint64_t start_ns = 0;
-};
+BudgetSession::BudgetSession(const BudgetLimit& given, const BudgetOptions& chosen)
+    : options(chosen), share(given.share()), limit(given.is_share() ? kNoLimit : given.bytes()) {}
 
 BudgetRuntime& BudgetRuntime::instance() {
   static auto& runtime = *new BudgetRuntime;
@@ -56,616 +39,114 @@ BudgetRuntime& BudgetRuntime::instance() {
 }
 
 BudgetRuntime::BudgetRuntime()
-    : graph_(std::make_unique<RecipeGraph>(std::make_unique<OnlinePolicy>())) {}
-
-// ---- records ----
-
-std::shared_ptr<StorageRecord> BudgetRuntime::record_of(StorageId id) const {
-  return id.index() < records_.size() ? records_[id.index()] : nullptr;
+    : room_(table_, journal_, recorder_),
+      replayer_(table_, room_, journal_, recorder_),
+      op_recorder_(table_, replayer_, recorder_) {
+  op_recorder_.set_phase_listener([this](bool in_backward) { on_op(in_backward); });
+  // The child finds everything whole. Its gate is gone (memory_ledger.cpp): it has no limit.
+  pthread_atfork([] { instance().before_fork(); }, [] { instance().after_fork(false); },
+                 [] { instance().after_fork(true); });
 }
 
-std::shared_ptr<StorageRecord> BudgetRuntime::find_record(const c10::Storage& storage) {
-  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
-  if (hook::MemoryBlock* block = hook::cpu_memory().find_block(data_ptr(*impl))) {
-    if (block->record == nullptr) return nullptr;
-    return record_of(static_cast<StorageRecord*>(block->record)->id);
-  }
-  const auto found = foreign_.find(impl);
-  return found == foreign_.end() ? nullptr : record_of(found->second);
+void BudgetRuntime::before_fork() {
+  replayer_.mutex().before_fork();
+  table_.mutex().before_fork();
+  journal_.mutex().before_fork();
+  recorder_.mutex().before_fork();
 }
 
-std::shared_ptr<StorageRecord> BudgetRuntime::find_or_make_record(const c10::Storage& storage) {
-  if (auto record = find_record(storage)) return record;
-  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
-  auto record = std::make_shared<StorageRecord>();
-  record->id = graph_->add_storage(impl->nbytes());
-  record->storage = c10::weak_intrusive_ptr<c10::StorageImpl>(
-      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl));
-  record->data = impl->data();
-  record->block = hook::cpu_memory().find_block(data_ptr(*impl));
-  if (record->block != nullptr) {
-    record->block->record = record.get();
-  } else {
-    foreign_[impl] = record->id;
-  }
-  if (records_.size() <= record->id.index()) records_.resize(record->id.index() + 1);
-  return records_[record->id.index()] = record;
+void BudgetRuntime::after_fork(bool in_child) {
+  recorder_.mutex().after_fork(in_child);
+  journal_.mutex().after_fork(in_child);
+  table_.mutex().after_fork(in_child);
+  replayer_.mutex().after_fork(in_child);
 }
 
-void BudgetRuntime::hold_source(StorageRecord& record, const c10::Storage& storage) {
-  if (!record.held) record.held = storage;
-}
+// ---- sessions ----
 
-// The record's last need may have gone: let go of its bytes, or of the record itself.
-void BudgetRuntime::forget_if_unneeded(StorageRecord& record, Trash& trash) {
-  if (record.saved > 0) return;
-  const bool is_read = graph_->is_read(record.id);
-  const bool is_source = !graph_->has_recipe(record.id);
-  if (record.held && !(is_read && is_source)) {
-    trash.storages.push_back(std::move(record.held));
-    record.held = c10::Storage();
-  }
-  if (is_read) return;
-  // While the program holds the bytes the record stays, for what it may yet be used for.
-  if (record.block == nullptr) forget(record.id, trash);
-}
-
-void BudgetRuntime::forget(StorageId first, Trash& trash) {
-  std::vector<StorageId> pending{first};
-  std::vector<OpId> ops;
-  std::vector<StorageId> reads;
-  while (!pending.empty()) {
-    const StorageId id = pending.back();
-    pending.pop_back();
-    auto record = record_of(id);
-    if (record == nullptr) continue;
-    ops.clear();
-    reads.clear();
-    graph_->for_recipe(id, [&](OpId op, std::uint32_t) {
-      ops.push_back(op);
-      graph_->for_reads(op, [&](RecipeGraph::Read read) {
-        if (read.storage.valid() && read.storage != id) reads.push_back(read.storage);
-      });
-      return true;
-    });
-    if (record->block != nullptr) record->block->record = nullptr;
-    if (record->block == nullptr) {
-      std::erase_if(foreign_, [&](const auto& entry) { return entry.second == id; });
-    }
-    if (record->held) trash.storages.push_back(std::move(record->held));
-    graph_->forgotten(id);
-    records_[id.index()] = nullptr;
-    record->id = StorageId();
-    trash.records.push_back(std::move(record));
-    for (const OpId op : ops) {
-      if (graph_->exists(op)) continue;
-      trash.captures.push_back(std::move(captures_[op.index()]));
-    }
-    for (const StorageId read : reads) {
-      const auto other = record_of(read);
-      if (other == nullptr || other->saved > 0 || graph_->is_read(read)) continue;
-      if (other->held) {
-        trash.storages.push_back(std::move(other->held));
-        other->held = c10::Storage();
-      }
-      if (other->block == nullptr) pending.push_back(read);
-    }
-  }
-}
-
-void BudgetRuntime::block_freed(StorageRecord& freed) noexcept {
-  Trash trash;
-  const Lock lock(mutex_);
-  freed.block = nullptr;
-  const auto record = record_of(freed.id);
-  if (record.get() != &freed) return;
-  if (!graph_->is_there(freed.id)) return;  // dropped by us
-  if (graph_->has_recipe(freed.id)) {
-    graph_->released(freed.id);
-    graph_->dropped(freed.id);
-  }
-  forget_if_unneeded(freed, trash);
-}
-
-// ---- ops ----
-
-std::unique_ptr<hook::OpTicket> BudgetRuntime::before(const hook::Operator& op,
-                                                      c10::ArrayRef<c10::IValue> inputs) noexcept {
-  try {
-    // Who is written? Batch norm's statistics are written though its schema does not say so.
-    std::vector<at::Tensor> written;
-    OpCapture::for_each_tensor(inputs, [&](TensorPlace place, const at::Tensor& tensor) {
-      const bool marked = (op.written_arguments >> place.position & 1) != 0;
-      const bool statistics =
-          op.is_batch_norm && inputs[5].toBool() && (place.position == 3 || place.position == 4);
-      if ((marked || statistics) && tensor.has_storage()) written.push_back(tensor);
-    });
-    const bool records = recording();
-    if (!records && written.empty()) return nullptr;
-
-    auto ticket = std::make_unique<Ticket>();
-    bool all_plain = true;
-    std::vector<at::Tensor> tensors;
-    std::vector<TensorPlace> places;
-    if (records) {
-      const bool found_all =
-          OpCapture::for_each_tensor(inputs, [&](TensorPlace place, const at::Tensor& tensor) {
-            all_plain = all_plain && is_plain(tensor);
-            tensors.push_back(tensor);
-            places.push_back(place);
-          });
-      if (found_all && all_plain && is_repeatable(op, inputs)) {
-        ticket->capture = std::make_shared<OpCapture>(op, inputs);
-      }
-    }
-
-    std::vector<std::shared_ptr<StorageRecord>> losing;
-    {
-      const Lock lock(mutex_);
-      const std::size_t marked_writes = op.is_batch_norm ? 0 : written.size();
-      for (const at::Tensor& tensor : written) {
-        const auto record = find_record(tensor.storage());
-        c10::StorageImpl* impl = tensor.storage().unsafeGetStorageImpl();
-        ticket->written.emplace_back(impl, impl->data());
-        const bool has_base = record != nullptr && (graph_->has_recipe(record->id) ||
-                                                    (record->factory != nullptr && op.fills_whole));
-        ticket->in_place_ok = ticket->capture != nullptr && marked_writes == 1 && has_base &&
-                              graph_->version(record->id) < kMostWrites;
-        if (record != nullptr && !ticket->in_place_ok) losing.push_back(record);
-      }
-    }
-    for (const auto& record : losing) prepare_write(record);
-    if (!records) return nullptr;
-
-    if (ticket->capture != nullptr) {
-      const Lock lock(mutex_);
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        const auto record = find_or_make_record(tensors[i].storage());
-        ticket->capture->inputs.push_back({places[i], record->id, graph_->version(record->id),
-                                           TensorGeometry::of(tensors[i]), at::Tensor()});
-        ticket->input_storages.push_back(tensors[i].storage());
-      }
-    }
-    ticket->start_ns = now_ns();
-    return ticket;
-  } catch (...) {
-    return nullptr;  // not recorded: what the op makes is kept
-  }
-}
-
-void BudgetRuntime::after(hook::OpTicket& given, c10::ArrayRef<c10::IValue> outputs) noexcept {
-  auto& ticket = static_cast<Ticket&>(given);
-  const std::uint64_t cost_ns = now_ns() - ticket.start_ns;
-  if (ticket.capture == nullptr) return;
-  Trash trash;
-  const Lock lock(mutex_);
-  try {
-    OpCapture& capture = *ticket.capture;
-    const bool completed = !outputs.empty();
-    const auto is_input = [&](const c10::StorageImpl* impl) {
-      return std::any_of(ticket.input_storages.begin(), ticket.input_storages.end(),
-                         [&](const c10::Storage& s) { return s.unsafeGetStorageImpl() == impl; });
-    };
-    OpCapture::for_each_tensor(outputs, [&](TensorPlace place, const at::Tensor& tensor) {
-      if (!is_plain(tensor)) return;
-      const c10::Storage& storage = tensor.storage();
-      if (is_input(storage.unsafeGetStorageImpl()) || storage.nbytes() < kSmallestRecipe) return;
-      const auto record = find_or_make_record(storage);
-      const bool seen = std::any_of(capture.outputs.begin(), capture.outputs.end(),
-                                    [&](const auto& o) { return o.storage == record->id; });
-      // A block that is not from our allocator, or that has a past, was not made by this op.
-      if (seen || record->block == nullptr || graph_->has_recipe(record->id)) return;
-      capture.outputs.push_back({record->id, 1, -1, place});
-    });
-    if (!ticket.written.empty()) {
-      const auto [impl, data] = ticket.written.front();
-      for (std::size_t i = 0; i < capture.inputs.size(); ++i) {
-        if (ticket.input_storages[i].unsafeGetStorageImpl() != impl) continue;
-        const bool marked =
-            (capture.op.written_arguments >> capture.inputs[i].place.position & 1) != 0;
-        if (!marked) continue;
-        const auto record = record_of(capture.inputs[i].storage);
-        const bool moved = impl->data() != data || record->data != data;
-        if (ticket.in_place_ok && completed && !moved) {
-          if (record->factory != nullptr) {
-            // The empty block and what fills it are its first two writes.
-            add_op(std::exchange(record->factory, nullptr), 0, {});
-            capture.inputs[i].version = graph_->version(record->id);
-          }
-          capture.outputs.push_back(
-              {record->id, graph_->version(record->id) + 1, static_cast<std::int32_t>(i), {0, -1}});
-        } else if (ticket.in_place_ok) {
-          lose_contents(*record, trash);
-        }
-        break;
-      }
-    }
-    if (capture.op.is_factory) {
-      if (capture.outputs.size() == 1 && capture.outputs.front().written_input < 0) {
-        record_of(capture.outputs.front().storage)->factory = std::move(ticket.capture);
-      }
-      return;
-    }
-    if (!capture.outputs.empty()) {
-      add_op(std::move(ticket.capture), cost_ns, ticket.input_storages);
-    }
-  } catch (...) {
-    // Out of memory for our own tables: the op stays unrecorded, its results are kept.
-  }
-}
-
-void BudgetRuntime::add_op(std::shared_ptr<OpCapture> capture, std::uint64_t cost_ns,
-                           const std::vector<c10::Storage>& input_storages) {
-  std::vector<StorageId> reads;
-  std::vector<StorageId> writes;
-  for (const CapturedInput& input : capture->inputs) reads.push_back(input.storage);
-  for (const CapturedOutput& output : capture->outputs) writes.push_back(output.storage);
-  const OpId op = graph_->add_op(cost_ns, reads, writes, now_ns());
-  if (!op.valid()) return;
-  for (std::size_t i = 0; i < reads.size(); ++i) {
-    if (!graph_->has_recipe(reads[i])) hold_source(*record_of(reads[i]), input_storages[i]);
-  }
-  for (const StorageId id : writes) {
-    if (record_of(id)->saved > 0) graph_->set_droppable(id, true);
-  }
-  if (captures_.size() <= op.index()) captures_.resize(op.index() + 1);
-  captures_[op.index()] = std::move(capture);
-}
-
-// The record is about to be written by something that cannot be appended to its recipe.
-void BudgetRuntime::prepare_write(const std::shared_ptr<StorageRecord>& record) {
-  std::vector<std::shared_ptr<StorageRecord>> affected;
-  std::vector<std::shared_ptr<StorageRecord>> dropped;
-  const auto collect = [&] {
-    affected.clear();
-    dropped.clear();
-    std::vector<StorageId> pending{record->id};
-    std::vector<bool> seen(graph_->storage_slots(), false);
-    seen[record->id.index()] = true;
-    while (!pending.empty()) {
-      const StorageId id = pending.back();
-      pending.pop_back();
-      graph_->for_readers(id, [&](OpId op, std::uint32_t) {
-        graph_->for_writes(op, [&](StorageId made, std::uint32_t) {
-          if (seen[made.index()]) return;
-          seen[made.index()] = true;
-          pending.push_back(made);
-          affected.push_back(record_of(made));
-          if (!graph_->is_there(made) && affected.back()->saved > 0) {
-            dropped.push_back(affected.back());
-          }
-        });
-      });
-    }
-  };
-  // What was made from the record must stay, or come back and stay, until its recipe is given up.
-  std::vector<c10::Storage> pinned;
-  std::vector<c10::Storage> arrived;
-  {
-    const Lock lock(mutex_);
-    if (!record->id.valid()) return;
-    collect();
-    for (const auto& other : affected) {
-      if (other->held) pinned.push_back(other->held);
-    }
-  }
-  if (!dropped.empty()) {
-    std::string problem;
-    try {
-      arrived = bring_back(dropped);
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
-    const Lock lock(mutex_);
-    for (const auto& other : dropped) {
-      if (other->id.valid() && !graph_->is_there(other->id) && other->lost == nullptr) {
-        other->lost = std::make_shared<std::string>(problem);
-      }
-    }
-  }
-  Trash trash;
-  const Lock lock(mutex_);
-  if (!record->id.valid()) return;
-  collect();
-  for (const auto& other : affected) {
-    if (!other->id.valid()) continue;
-    if (graph_->is_there(other->id)) {
-      if (graph_->has_recipe(other->id)) lose_contents(*other, trash);
-    }
-  }
-  lose_contents(*record, trash);
-}
-
-// From now on a source: nothing is known of how its contents came to be.
-void BudgetRuntime::lose_contents(StorageRecord& record, Trash& trash) {
-  if (record.factory != nullptr) trash.captures.push_back(std::move(record.factory));
-  record.factory = nullptr;
-  if (!graph_->has_recipe(record.id)) return;
-  std::vector<OpId> ops;
-  std::vector<StorageId> reads;
-  graph_->for_recipe(record.id, [&](OpId op, std::uint32_t) {
-    ops.push_back(op);
-    graph_->for_reads(op, [&](RecipeGraph::Read read) {
-      if (read.storage.valid() && read.storage != record.id) reads.push_back(read.storage);
-    });
-    return true;
-  });
-  graph_->strip_recipe(record.id);
-  for (const OpId op : ops) {
-    if (!graph_->exists(op)) trash.captures.push_back(std::move(captures_[op.index()]));
-  }
-  for (const StorageId read : reads) {
-    if (const auto other = record_of(read)) forget_if_unneeded(*other, trash);
-  }
-  if (graph_->is_read(record.id) && !record.held) record.held = c10::Storage(record.storage.lock());
-}
-
-// ---- saved tensors ----
-
-std::unique_ptr<hook::SavedTensorHooks> BudgetRuntime::make_hooks() {
-  if (!active_) return nullptr;
-  return std::make_unique<SavedTensorHold>(*this);
-}
-
-std::shared_ptr<StorageRecord> BudgetRuntime::pack(const at::Tensor& tensor) {
-  if (!is_plain(tensor) || tensor.storage().nbytes() < kSmallestRecipe) return nullptr;
-  const Lock lock(mutex_);
-  auto record = find_or_make_record(tensor.storage());
-  if (record->block == nullptr) return nullptr;
-  ++record->saved;
-  if (!record->held) record->held = tensor.storage();
-  graph_->set_droppable(record->id, true);
-  return record;
-}
-
-c10::Storage BudgetRuntime::unpack(const std::shared_ptr<StorageRecord>& record) {
-  {
-    const Lock lock(mutex_);
-    if (record->held) return record->held;
-    if (record->lost != nullptr) {
-      throw BudgetError("LT0303",
-                        concat("a tensor saved for backward could not be brought back before what "
-                               "it was made from was overwritten: ",
-                               *record->lost),
-                        {});
-    }
-  }
-  const std::vector<c10::Storage> arrived = bring_back({record});
-  LOWTIDE_ASSERT(arrived.size() == 1);
-  return arrived.front();
-}
-
-void BudgetRuntime::release(std::shared_ptr<StorageRecord> record) noexcept {
-  Trash trash;
-  const Lock lock(mutex_);
-  if (--record->saved > 0 || !record->id.valid()) return;
-  graph_->set_droppable(record->id, false);
-  forget_if_unneeded(*record, trash);
-}
-
-// ---- room ----
-
-bool BudgetRuntime::drop(StorageRecord& record, Trash& trash) {
-  if (!record.held || record.saved == 0 || record.held.use_count() != 1) return false;
-  c10::StorageImpl* impl = record.held.unsafeGetStorageImpl();
-  if (impl->data() != record.data || impl->nbytes() != graph_->bytes(record.id)) return false;
-  if (options_.check_replays) record.checksum = checksum(*impl);
-  graph_->dropped(record.id);
-  report_.drops += 1;
-  report_.dropped_bytes += impl->nbytes();
-  trash.storages.push_back(std::move(record.held));
-  record.held = c10::Storage();
-  return true;
-}
-
-bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
-  Bytes freed = 0;
-  {
-    Trash trash;
-    const Lock lock(mutex_);
-    const Bytes live = hook::cpu_memory().ledger().live();
-    Bytes needed = request.request_bytes;
-    if (request.reason == hook::RoomRequest::Reason::kLimit &&
-        live + request.request_bytes > request.limit_bytes) {
-      needed = live + request.request_bytes - request.limit_bytes;
-    }
-    while (freed < needed) {
-      const std::uint64_t now = now_ns();
-      const auto victim = graph_->next_victim(needed - freed, now);
-      if (!victim.has_value()) break;
-      const auto record = record_of(*victim);
-      if (drop(*record, trash)) {
-        freed += graph_->bytes(*victim);
-      } else {
-        graph_->deny(*victim, now);
-      }
-    }
-  }
-  if (freed > 0) return true;
-  refuse(request);
-}
-
-void BudgetRuntime::refuse(const hook::RoomRequest& request) {
-  const MemoryByKind live = hook::cpu_memory().ledger().live_by_kind();
-  ErrorDetails details{{"request_bytes", static_cast<std::int64_t>(request.request_bytes)},
-                       {"limit_bytes", static_cast<std::int64_t>(request.limit_bytes)},
-                       {"live_bytes", static_cast<std::int64_t>(live.total())}};
-  {
-    const Lock lock(mutex_);
-    ++report_.refusals;
-  }
-  throw BudgetError("LT0301",
-                    concat("budget: cannot allocate ", format_bytes(request.request_bytes),
-                           " within the limit of ", format_bytes(request.limit_bytes), ": ",
-                           format_bytes(live.total()), " are live (", to_string(live),
-                           ") and nothing more can be dropped. Raise the limit"),
-                    std::move(details));
-}
-
-// ---- bring back ----
-
-std::vector<c10::Storage> BudgetRuntime::bring_back(
-    const std::vector<std::shared_ptr<StorageRecord>>& targets) {
-  const std::unique_lock replay_lock(replay_mutex_);
-  struct Rebuilt {
-    c10::Storage storage;
-    std::uint32_t version = 0;
-    std::uint32_t last_version = 0;
-    std::uint32_t uses = 0;
-    bool aside = false;
-  };
-  struct Step {
-    OpId id;
-    std::shared_ptr<const OpCapture> capture;
-    // By input: what is there already, held so that it stays; empty for what the plan rebuilds.
-    std::vector<c10::Storage> there;
-  };
-  std::vector<Step> steps;
-  std::unordered_map<std::uint32_t, Rebuilt> rebuilt;
-  std::vector<c10::Storage> arrived;
-  {
-    const Lock lock(mutex_);
-    std::vector<StorageId> ids;
-    for (const auto& target : targets) {
-      if (target->held) {
-        arrived.push_back(target->held);
-      } else if (target->id.valid() && !graph_->is_there(target->id)) {
-        ids.push_back(target->id);
-      }
-    }
-    if (ids.empty()) return arrived;
-    const BringBackPlan& plan = planner_.plan(*graph_, ids);
-    for (const Rebuild& rebuild : plan.rebuilds) {
-      Rebuilt& entry = rebuilt[rebuild.storage.index()];
-      entry.last_version = rebuild.version;
-      entry.aside = rebuild.aside;
-    }
-    for (const OpId op : plan.ops) {
-      steps.push_back({op, captures_[op.index()], {}});
-      LOWTIDE_ASSERT(steps.back().capture != nullptr);
-      for (const CapturedInput& input : steps.back().capture->inputs) {
-        const auto entry = rebuilt.find(input.storage.index());
-        if (entry != rebuilt.end() && input.version <= entry->second.last_version &&
-            (entry->second.aside || !graph_->is_there(input.storage))) {
-          ++entry->second.uses;
-          steps.back().there.emplace_back();
-          continue;
-        }
-        const auto record = record_of(input.storage);
-        LOWTIDE_ASSERT(record != nullptr);
-        c10::Storage storage = record->held ? record->held : c10::Storage(record->storage.lock());
-        LOWTIDE_ASSERT(storage);
-        steps.back().there.push_back(std::move(storage));
-      }
-    }
-  }
-
-  const std::uint64_t start_ns = now_ns();
-  for (Step& step : steps) {
-    std::vector<c10::Storage> storages = std::move(step.there);
-    for (std::size_t i = 0; i < storages.size(); ++i) {
-      if (storages[i]) continue;
-      const CapturedInput& input = step.capture->inputs[i];
-      Rebuilt& entry = rebuilt.at(input.storage.index());
-      LOWTIDE_ASSERT(entry.storage && entry.version == input.version);
-      --entry.uses;
-      storages[i] = entry.storage;
-    }
-    std::vector<c10::IValue> results = step.capture->run(storages);
-    Trash trash;
-    const Lock lock(mutex_);
-    for (const CapturedOutput& output : step.capture->outputs) {
-      c10::Storage storage;
-      if (output.written_input >= 0) {
-        storage = storages[static_cast<std::size_t>(output.written_input)];
-      } else {
-        const at::Tensor tensor = tensor_at(results, output.result);
-        if (!tensor.defined()) continue;
-        storage = tensor.storage();
-      }
-      const auto entry = rebuilt.find(output.storage.index());
-      if (entry != rebuilt.end()) {
-        entry->second.storage = storage;
-        entry->second.version = output.version;
-      }
-      const auto record = record_of(output.storage);
-      if (record == nullptr || record->saved == 0 || graph_->is_there(output.storage) ||
-          output.version != graph_->version(output.storage)) {
-        continue;
-      }
-      c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
-      if (options_.check_replays && checksum(*impl) != record->checksum) {
-        throw DivergenceError(
-            "LT0304",
-            concat("a tensor that was dropped came back with other contents: ",
-                   step.capture->op.name, " (", format_bytes(impl->nbytes()),
-                   "). Something it was made from was changed where Lowtide could not see it "
-                   "(through numpy, a raw pointer or another library), or the op is not "
-                   "repeatable. Clone the tensor before changing it that way"));
-      }
-      record->held = storage;
-      record->storage = c10::weak_intrusive_ptr<c10::StorageImpl>(
-          c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(impl));
-      record->data = impl->data();
-      record->block = hook::cpu_memory().find_block(data_ptr(*impl));
-      LOWTIDE_ASSERT(record->block != nullptr);
-      record->block->record = record.get();
-      graph_->brought_back(output.storage);
-      if (std::find(targets.begin(), targets.end(), record) != targets.end()) {
-        arrived.push_back(storage);
-      }
-    }
-    // Let go of what no later step reads.
-    for (const CapturedInput& input : step.capture->inputs) {
-      const auto entry = rebuilt.find(input.storage.index());
-      if (entry != rebuilt.end() && entry->second.uses == 0) {
-        trash.storages.push_back(std::move(entry->second.storage));
-        entry->second.storage = c10::Storage();
-      }
-    }
-    for (auto& storage : storages) trash.storages.push_back(std::move(storage));
-    report_.recomputed_ops += 1;
-  }
-  const Lock lock(mutex_);
-  report_.recompute_ns += now_ns() - start_ns;
-  return arrived;
-}
-
-// ---- life ----
-
-void BudgetRuntime::activate(Bytes limit, const BudgetOptions& options) {
+std::shared_ptr<BudgetSession> BudgetRuntime::begin(const BudgetLimit& limit,
+                                                    const BudgetOptions& options) {
   hook::cpu_memory().require_active();
-  {
-    const Lock lock(mutex_);
-    if (active_) {
-      throw UsageError("LT0302", concat("budget: a limit of ", format_bytes(report_.limit_bytes),
-                                        " is in force already, and there can be one budget at a "
-                                        "time. End it before the next begins"));
-    }
-    options_ = options;
-    report_ = BudgetReport{};
-    report_.limit_bytes = limit;
-    meter_ = std::make_unique<MemoryMeter>();
-    active_ = true;
+  journal_.read_log_level();
+  auto session = std::make_shared<BudgetSession>(limit, options);
+  if (!options.trace_path.empty()) {
+    session->trace_ = std::make_unique<ChromeTrace>(options.trace_path);
+    session->listeners_.push_back(journal_.listen(
+        [trace = session->trace_.get()](const BudgetEvent& event) { trace->add(event); }));
   }
-  hook::set_process_provider(this);
-  hook::listen_to_ops(this);
-  hook::cpu_memory().ledger().exchange_gate(this, limit);
+  if (options.on_event) session->listeners_.push_back(journal_.listen(options.on_event));
+  bool is_first = false;
+  {
+    const StorageTable::Lock lock = table_.lock();
+    is_first = sessions_.empty();
+    if (is_first) {
+      steps_.begin(ledger().live(), true, now_ns());
+      begin_tape();
+    }
+    session->before_ = journal_.counts();
+    session->first_step_ = steps_.index();
+    sessions_.push_back(session);
+  }
+  if (is_first) {
+    hook::cpu_memory().set_block_listener(&recorder_);
+    hook::set_process_provider(this);
+    hook::listen_to_ops(&op_recorder_);
+  }
+  enforce_limit();
+  return session;
 }
 
-void BudgetRuntime::deactivate() {
-  hook::cpu_memory().ledger().exchange_gate(nullptr, hook::MemoryLedger::kNoLimit);
-  std::vector<std::shared_ptr<StorageRecord>> dropped;
+BudgetReport BudgetRuntime::end(const std::shared_ptr<BudgetSession>& session) {
+  BudgetReport last;
+  bool is_last = false;
   {
-    const Lock lock(mutex_);
-    for (const auto& record : records_) {
-      if (record != nullptr && record->saved > 0 && !graph_->is_there(record->id)) {
+    const StorageTable::Lock lock = table_.lock();
+    last = report(*session);
+    sessions_.remove(session);
+    is_last = sessions_.empty();
+  }
+  if (is_last) {
+    forget_all();
+  } else {
+    enforce_limit();
+  }
+  for (const BudgetJournal::Key key : session->listeners_) journal_.remove(key);
+  if (session->trace_ != nullptr) session->trace_->write();
+  return last;
+}
+
+// The lowest limit of all sessions is in force; so are the strictest checks.
+void BudgetRuntime::enforce_limit() {
+  Bytes limit = kNoLimit;
+  bool check = false;
+  bool verify = false;
+  {
+    const StorageTable::Lock lock = table_.lock();
+    for (const auto& session : sessions_) {
+      limit = std::min(limit, session->limit);
+      check |= session->options.check_replays;
+      verify |= session->options.verify_replay;
+    }
+    room_.set_check(check);
+    replayer_.set_check(check);
+    op_recorder_.set_verify(verify);
+  }
+  ledger().exchange_gate(this, limit);
+}
+
+void BudgetRuntime::forget_all() {
+  ledger().exchange_gate(nullptr, kNoLimit);
+  StorageTable::Records dropped;
+  {
+    const StorageTable::Lock lock = table_.lock();
+    for (const auto& record : table_.records()) {
+      if (record != nullptr && record->saved > 0 && !table_.graph().is_there(record->id)) {
         dropped.push_back(record);
       }
     }
   }
   try {
-    bring_back(dropped);
+    replayer_.bring_back(dropped);
   } catch (const std::exception& error) {
     for (const auto& record : dropped) {
       if (!record->held) record->lost = std::make_shared<std::string>(error.what());
@@ -673,29 +154,336 @@ void BudgetRuntime::deactivate() {
   }
   hook::listen_to_ops(nullptr);
   hook::set_process_provider(nullptr);
-  Trash trash;
-  const Lock lock(mutex_);
-  active_ = false;
-  report_.peak_bytes = meter_->peak_bytes();
-  for (auto& record : records_) {
-    if (record == nullptr) continue;
-    if (record->block != nullptr) record->block->record = nullptr;
-    record->block = nullptr;
-    record->id = StorageId();
-    if (record->saved == 0 && record->held) trash.storages.push_back(std::move(record->held));
-    trash.records.push_back(std::move(record));
-  }
-  for (auto& capture : captures_) trash.captures.push_back(std::move(capture));
-  records_.clear();
-  captures_.clear();
-  foreign_.clear();
-  graph_ = std::make_unique<RecipeGraph>(std::make_unique<OnlinePolicy>());
+  hook::cpu_memory().set_block_listener(nullptr);
+  StorageTable::Trash trash;
+  const StorageTable::Lock lock = table_.lock();
+  recorder_.end();
+  watched_.clear();
+  table_.clear(trash);
 }
 
-BudgetReport BudgetRuntime::report() const {
-  const Lock lock(mutex_);
-  BudgetReport report = report_;
-  if (active_) report.peak_bytes = meter_->peak_bytes();
+// ---- steps ----
+
+void BudgetRuntime::on_op(bool in_backward) {
+  journal_.deliver();
+  if (recorder_.is_off() && !steps_.is_change(in_backward)) return;
+  const StorageTable::Lock lock = table_.lock();
+  if (steps_.is_change(in_backward)) steps_.op_runs(in_backward, ledger().live());
+  if (recorder_.is_on()) {
+    poll_program_holds();
+    // Loops that save nothing are no steps, and their tapes would have no end.
+    if (!in_backward && ++ops_since_saving_ > kMostOpsWithoutSaving) recorder_.end();
+  } else if (!in_backward && steps_.saw_backward()) {
+    recorder_.arm();  // the next step may be recorded
+  }
+}
+
+void BudgetRuntime::before_saving(Bytes bytes) {
+  if (steps_.is_abandoned()) {
+    steps_.restart(ledger().live(), table_.saved_count() == 0, now_ns());
+    begin_tape();
+  } else if (steps_.ends_before_saving()) {
+    end_step();
+  }
+  steps_.saved(bytes);
+  ops_since_saving_ = 0;
+}
+
+void BudgetRuntime::mark_step() {
+  const StorageTable::Lock lock = table_.lock();
+  steps_.mark();
+  end_step();
+}
+
+void BudgetRuntime::end_step() {
+  finish_tape();
+  // Without a drop the step's peak was enough; with drops the limit was.
+  const std::uint64_t drops = journal_.counts().of(BudgetEvent::Kind::kDrop);
+  if (!sessions_.empty()) {
+    steps_.was_carried(drops == drops_before_step_ ? sessions_.front()->step_meter_.peak_bytes()
+                                                   : ledger().limit());
+  }
+  drops_before_step_ = drops;
+  const StepWatch::Ended ended = steps_.next(ledger().live(), table_.saved_count() == 0, now_ns());
+  if (ended.is_to_be_recorded) {
+    begin_tape();
+  } else {
+    recorder_.end();
+  }
+  Bytes step_peak = 0;
+  for (const auto& session : sessions_) {
+    const Bytes peak = session->step_meter_.peak_bytes();
+    session->step_meter_.reset_peak();
+    step_peak = std::max(step_peak, peak);
+    session->step_ns_.push_back(ended.duration_ns);
+    if (session->step_ns_.size() > kMostStepTimes) {
+      session->step_ns_.erase(session->step_ns_.begin());
+    }
+    // Two whole steps have run without this limit: the second has the optimizer's state too.
+    if (session->share > 0 && session->limit == kNoLimit && session->step_ns_.size() >= 2 &&
+        ended.static_bytes > 0) {
+      const auto above = static_cast<double>(peak - std::min(peak, ended.static_bytes));
+      session->limit = ended.static_bytes + static_cast<Bytes>(session->share * above);
+      enforce_limit();
+    }
+  }
+  room_.set_step(steps_.index());
+  replayer_.set_step(steps_.index());
+  journal_.add({.kind = BudgetEvent::Kind::kStep,
+                .step = ended.index,
+                .bytes = step_peak,
+                .live_bytes = ledger().live(),
+                .begin_ns = ended.begin_ns,
+                .duration_ns = ended.duration_ns});
+}
+
+void BudgetRuntime::finish_tape() {
+  if (!recorder_.is_on()) return;
+  const Tape tape = recorder_.end();
+  if (find_problem(tape).has_value()) return;
+  const Trace trace = trace_of(tape);
+  // As it ran plainly is a way, too.
+  const Bytes plain = tape_peak(tape);
+  const auto eager = saved_in_backward_ ? std::nullopt : smallest_budget(trace, kMostFloorReplays);
+  steps_.learn(std::min(eager.value_or(plain), plain), std::min(lowest_budget(trace).bytes, plain));
+}
+
+// Only a step that begins with nothing saved is told whole by its tape.
+void BudgetRuntime::begin_tape() {
+  ops_since_saving_ = 0;
+  saved_in_backward_ = false;
+  if (table_.saved_count() == 0) {
+    recorder_.begin(ledger().live());
+  } else {
+    recorder_.end();
+  }
+}
+
+// A saved storage that the program holds too cannot be dropped; the tape says until when.
+void BudgetRuntime::poll_program_holds() {
+  std::erase_if(watched_, [&](const std::weak_ptr<StorageRecord>& watched) {
+    const auto record = watched.lock();
+    if (record == nullptr || !record->held || record->block == nullptr) return true;
+    if (record->held.use_count() > 1) return false;
+    recorder_.let_go(record->block->tag);
+    return true;
+  });
+}
+
+// ---- saved tensors ----
+
+std::unique_ptr<hook::SavedTensorHooks> BudgetRuntime::make_hooks() {
+  return std::make_unique<SavedTensorHold>(*this);
+}
+
+void BudgetRuntime::saved_whole(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return;
+  const StorageTable::Lock lock = table_.lock();
+  if (hook::current_backward_id() == -1) before_saving(tensor.storage().nbytes());
+  hook::MemoryBlock* block = hook::cpu_memory().find_block(
+      tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks());
+  if (block != nullptr) retag(*block, MemoryKind::kProgram, MemoryKind::kParameters);
+}
+
+BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor) {
+  throw_if_different();
+  if (!is_plain(tensor) || tensor.storage().nbytes() < kSmallestRecipe) return {};
+  const StorageTable::Lock lock = table_.lock();
+  if (hook::current_backward_id() == -1) {
+    before_saving(tensor.storage().nbytes());
+  } else {
+    saved_in_backward_ = true;
+  }
+  auto record = table_.find_or_make(tensor.storage());
+  if (record->block == nullptr) return {};
+  table_.add_saved(*record);
+  if (!record->held) record->held = tensor.storage();
+  retag(*record->block, MemoryKind::kProgram, MemoryKind::kSaved);
+  retag(*record->block, MemoryKind::kWorkspace, MemoryKind::kSaved);
+  const std::uint64_t tape_tag = recorder_.packed(*record->block);
+  if (tape_tag != 0) watched_.push_back(record);
+  return {std::move(record), tape_tag};
+}
+
+c10::Storage BudgetRuntime::unpack(const Packed& packed) {
+  throw_if_different();
+  const auto& record = packed.record;
+  c10::Storage storage;
+  {
+    const StorageTable::Lock lock = table_.lock();
+    storage = record->held;
+    if (!storage && record->lost != nullptr) {
+      throw BudgetError("LT0303",
+                        concat("a tensor saved for backward could not be brought back before what "
+                               "it was made from was overwritten: ",
+                               *record->lost),
+                        {});
+    }
+  }
+  if (!storage) storage = replayer_.bring_back({record}).front();
+  journal_.deliver();
+  if (recorder_.is_on() && packed.tape_tag != 0) {
+    const StorageTable::Lock lock = table_.lock();
+    recorder_.unpacked(packed.tape_tag);
+    watched_.push_back(record);
+  }
+  return storage;
+}
+
+void BudgetRuntime::release(Packed packed) noexcept {
+  const auto& record = packed.record;
+  StorageTable::Trash trash;
+  const StorageTable::Lock lock = table_.lock();
+  if (packed.tape_tag != 0) recorder_.forgotten(packed.tape_tag);
+  if (!table_.remove_saved(*record) || !record->id.valid()) return;
+  if (record->block != nullptr) {
+    retag(*record->block, MemoryKind::kSaved, MemoryKind::kProgram);
+    if (recorder_.is_on() && record->held && record->held.use_count() == 1) {
+      recorder_.let_go(record->block->tag);
+    }
+  } else if (!table_.graph().is_there(record->id)) {
+    recorder_.gone(record->tape_tag);
+  }
+  table_.forget_if_unneeded(*record, trash);
+  if (table_.is_collection_due()) table_.collect(trash);
+}
+
+void BudgetRuntime::throw_if_different() {
+  const std::string difference = op_recorder_.take_difference();
+  if (difference.empty()) return;
+  throw DivergenceError("LT0306", concat("verify_replay: ", difference,
+                                         ". Please report it; until then train without a budget"));
+}
+
+// ---- room ----
+
+bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
+  if (request.reason == hook::RoomRequest::Reason::kLimit && !Replayer::is_trying()) {
+    const StorageTable::Lock lock = table_.lock();
+    // A step that is known not to fit is refused before it is begun to be made to fit.
+    const auto needed = steps_.lower_bound();
+    if (needed.has_value() && *needed > request.limit_bytes && !steps_.saw_backward()) {
+      refuse(request, true);
+    }
+  }
+  Bytes freed = 0;
+  {
+    StorageTable::Trash trash;
+    const StorageTable::Lock lock = table_.lock();
+    const Bytes live = ledger().live();
+    Bytes needed = request.request_bytes;
+    if (request.reason == hook::RoomRequest::Reason::kLimit && live <= request.limit_bytes) {
+      const Bytes left = request.limit_bytes - live;
+      needed = request.request_bytes - std::min(request.request_bytes, left);
+    }
+    freed = room_.make(std::max<Bytes>(needed, 1), trash);
+  }
+  journal_.deliver();
+  if (freed > 0) return true;
+  refuse(request, false);
+}
+
+Bytes BudgetRuntime::smallest_budget_now() const {
+  return std::max(steps_.largest_smallest_budget(), steps_.smallest_budget().value_or(0));
+}
+
+void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
+  const MemoryByKind live = ledger().live_by_kind();
+  const hook::Operator* op = hook::running_op();
+  const std::string asker = op == nullptr ? "the program" : op->name;
+  // Nothing more can be dropped: what is live is needed, and what is asked for beside it.
+  Bytes smallest = live.total() + request.request_bytes;
+  bool is_bound = true;
+  std::string held;
+  {
+    const StorageTable::Lock lock = table_.lock();
+    if (const auto known = steps_.smallest_budget()) {
+      is_bound = *known < smallest && !is_early;
+      smallest = is_early ? *known : std::max(smallest, *known);
+    }
+    Bytes total = 0;
+    std::vector<ProgramHold> holds;
+    if (!Replayer::is_trying()) holds = program_holds(total);
+    for (std::size_t i = 0; i < std::min<std::size_t>(holds.size(), 3); ++i) {
+      held += concat(i == 0 ? " The program itself holds " : ", ", format_bytes(holds[i].bytes),
+                     " made by ", holds[i].op);
+    }
+    if (!held.empty()) held += ".";
+  }
+  ErrorDetails details{{"request_bytes", static_cast<std::int64_t>(request.request_bytes)},
+                       {"limit_bytes", static_cast<std::int64_t>(request.limit_bytes)},
+                       {"live_bytes", static_cast<std::int64_t>(live.total())},
+                       {"op", asker},
+                       {"smallest_budget_bytes", static_cast<std::int64_t>(smallest)},
+                       {"smallest_budget_is_bound", std::int64_t{is_bound}}};
+  for (const MemoryKind kind : kAllMemoryKinds) {
+    details[concat("live_", to_string(kind), "_bytes")] = static_cast<std::int64_t>(live[kind]);
+  }
+  if (!Replayer::is_trying()) {
+    const StorageTable::Lock lock = table_.lock();
+    steps_.abandon();
+    journal_.add({.kind = BudgetEvent::Kind::kRefusal,
+                  .step = steps_.index(),
+                  .op = op == nullptr ? "" : op->name.c_str(),
+                  .bytes = request.request_bytes,
+                  .live_bytes = live.total(),
+                  .begin_ns = now_ns()});
+  }
+  const std::string why =
+      is_early ? "a step like this one, seen before, cannot be made to fit"
+               : "nothing more can be given back: what is live is in use, or cannot be made again";
+  throw BudgetError(
+      "LT0301",
+      concat("budget: cannot allocate ", format_bytes(request.request_bytes), " for ", asker,
+             " within the limit of ", format_bytes(request.limit_bytes), ": ",
+             format_bytes(live.total()), " are live (", to_string(live), ") and ", why, ".", held,
+             " The smallest budget for this step is ", is_bound ? "at least " : "",
+             format_bytes(smallest), " (", smallest, " bytes)"),
+      std::move(details));
+}
+
+// ---- reports ----
+
+std::vector<ProgramHold> BudgetRuntime::program_holds(Bytes& total) const {
+  std::map<std::string, ProgramHold> by_op;
+  for (const auto& record : table_.records()) {
+    if (record == nullptr || record->block == nullptr || record->made_by[0] == '\0') continue;
+    if (record->held && record->held.use_count() == 1) continue;
+    ProgramHold& hold = by_op[record->made_by];
+    hold.op = record->made_by;
+    hold.bytes += record->block->size_bytes;
+    hold.tensors += 1;
+    total += record->block->size_bytes;
+  }
+  std::vector<ProgramHold> holds;
+  for (auto& [op, hold] : by_op) holds.push_back(std::move(hold));
+  std::sort(holds.begin(), holds.end(),
+            [](const ProgramHold& a, const ProgramHold& b) { return a.bytes > b.bytes; });
+  if (holds.size() > kMostProgramHolds) holds.resize(kMostProgramHolds);
+  return holds;
+}
+
+BudgetReport BudgetRuntime::report(const BudgetSession& session) const {
+  using Kind = BudgetEvent::Kind;
+  const StorageTable::Lock lock = table_.lock();
+  const BudgetJournal::Counts now = journal_.counts();
+  const auto index = [](Kind kind) { return static_cast<std::size_t>(kind); };
+  const auto since = [&](Kind kind) { return now.of(kind) - session.before_.of(kind); };
+  BudgetReport report;
+  report.limit_bytes = session.limit == kNoLimit ? 0 : session.limit;
+  report.share = session.share;
+  report.peak_bytes = session.meter_.peak_bytes();
+  report.steps = steps_.index() - session.first_step_;
+  report.step_ns = session.step_ns_;
+  report.drops = since(Kind::kDrop);
+  report.dropped_bytes = now.bytes[index(Kind::kDrop)] - session.before_.bytes[index(Kind::kDrop)];
+  report.recomputed_ops = since(Kind::kRecompute);
+  report.recompute_ns =
+      now.ns[index(Kind::kRecompute)] - session.before_.ns[index(Kind::kRecompute)];
+  report.refusals = since(Kind::kRefusal);
+  report.smallest_budget_bytes = smallest_budget_now();
+  report.budget_lower_bound_bytes = steps_.largest_lower_bound();
+  report.program_holds = program_holds(report.program_bytes);
   return report;
 }
 

@@ -69,7 +69,7 @@ std::vector<c10::IValue> OpCapture::run(const std::vector<c10::Storage>& storage
   }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const CapturedInput& input = inputs[i];
-    at::Tensor tensor = input.storage.valid() ? input.geometry.over(storages[i]) : input.kept;
+    at::Tensor tensor = input.geometry.over(storages[i]);
     c10::IValue& argument = stack[input.place.position];
     if (input.place.element < 0) {
       argument = std::move(tensor);
@@ -103,6 +103,14 @@ std::vector<c10::IValue> OpCapture::run(const std::vector<c10::Storage>& storage
   return stack;
 }
 
+std::shared_ptr<OpCapture> capture_empty_like(const at::Tensor& tensor) {
+  static const hook::Operator& op = hook::find_operator("aten::empty_strided", "");
+  const std::vector<c10::IValue> arguments{tensor.sizes(),         tensor.strides(),
+                                           tensor.scalar_type(),   c10::IValue(),
+                                           c10::Device(c10::kCPU), c10::IValue()};
+  return std::make_shared<OpCapture>(op, arguments);
+}
+
 at::Tensor tensor_at(const std::vector<c10::IValue>& results, TensorPlace place) {
   const c10::IValue& value = results[place.position];
   if (place.element < 0) return value.isTensor() ? value.toTensor() : at::Tensor();
@@ -110,6 +118,11 @@ at::Tensor tensor_at(const std::vector<c10::IValue>& results, TensorPlace place)
   if (!value.isTensorList()) return at::Tensor();
   const auto list = value.toTensorList();
   return element < list.size() ? list.get(element) : at::Tensor();
+}
+
+bool is_opaque(const hook::Operator& op, const CapturedOutput& output) {
+  constexpr std::uint16_t kWorkspaceResult = 3;
+  return op.name == "aten::mkldnn_rnn_layer" && output.result.position == kWorkspaceResult;
 }
 
 bool is_repeatable(const hook::Operator& op, c10::ArrayRef<c10::IValue> arguments) {

@@ -11,6 +11,7 @@
 #include <c10/core/Storage.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "src/fit/tensor_geometry.h"
@@ -31,10 +32,9 @@ struct TensorPlace {
 
 struct CapturedInput {
   TensorPlace place;
-  StorageId storage;  // not valid: a tensor kept whole, in `kept`
+  StorageId storage;
   std::uint32_t version = 0;
   TensorGeometry geometry;
-  at::Tensor kept;
 };
 
 // A storage that the op wrote.
@@ -72,6 +72,10 @@ class OpCapture {
   hook::GeneratorState generator_state_;
 };
 
+// A capture of empty_strided() that makes a block as `tensor` has one, whatever made it: it reads
+// no tensor, as empty_like() does.
+std::shared_ptr<OpCapture> capture_empty_like(const at::Tensor& tensor);
+
 // The tensor at `place` of an op's results.
 at::Tensor tensor_at(const std::vector<c10::IValue>& results, TensorPlace place);
 
@@ -79,6 +83,10 @@ at::Tensor tensor_at(const std::vector<c10::IValue>& results, TensorPlace place)
 // ops of other libraries (they may have side effects), and accumulating index writes, which add in
 // any order when there are several threads.
 bool is_repeatable(const hook::Operator& op, c10::ArrayRef<c10::IValue> arguments);
+
+// Whether the output is a kernel's scratch whose bits mean nothing: it travels with its op, and is
+// not compared.
+bool is_opaque(const hook::Operator& op, const CapturedOutput& output);
 
 template <typename F>
 bool OpCapture::for_each_tensor(c10::ArrayRef<c10::IValue> values, F&& f) {

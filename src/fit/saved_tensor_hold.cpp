@@ -2,12 +2,12 @@
 
 #include <c10/util/Exception.h>
 
-#include "src/fit/budget_runtime.h"
+#include <utility>
 
 namespace lowtide {
 
 SavedTensorHold::~SavedTensorHold() {
-  if (record_ != nullptr) runtime_.release(std::move(record_));
+  if (packed_.record != nullptr) runtime_.release(std::move(packed_));
 }
 
 void SavedTensorHold::call_pack_hook(const at::Tensor& tensor) {
@@ -15,11 +15,12 @@ void SavedTensorHold::call_pack_hook(const at::Tensor& tensor) {
   // A parameter itself: its data may be exchanged (w.data = other), and backward must see that.
   if (tensor.is_leaf() && tensor.requires_grad()) {
     whole_ = tensor;
+    runtime_.saved_whole(tensor);
     return;
   }
-  record_ = runtime_.pack(tensor);
+  packed_ = runtime_.pack(tensor);
   // tensor_data(), not the tensor: an output that held its own graph node would never be freed.
-  if (record_ == nullptr) {
+  if (packed_.record == nullptr) {
     whole_ = tensor.tensor_data();
   } else {
     geometry_ = TensorGeometry::of(tensor);
@@ -39,8 +40,8 @@ at::Tensor SavedTensorHold::call_unpack_hook() {
     if (!whole_.requires_grad()) version_.give_to(tensor);
     return tensor;
   }
-  if (record_ == nullptr) return {};
-  at::Tensor tensor = geometry_.over(runtime_.unpack(record_));
+  if (packed_.record == nullptr) return {};
+  at::Tensor tensor = geometry_.over(runtime_.unpack(packed_));
   version_.give_to(tensor);
   return tensor;
 }

@@ -3,15 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
-
+#include "src/fit/budget_runtime.h"
 #include "src/fit/tensor_geometry.h"
 #include "src/hook/saved_tensor_hooks.h"
 
 namespace lowtide {
-
-class BudgetRuntime;
-struct StorageRecord;
 
 class SavedTensorHold final : public hook::SavedTensorHooks {
  public:
@@ -23,7 +19,7 @@ class SavedTensorHold final : public hook::SavedTensorHooks {
 
  private:
   BudgetRuntime& runtime_;
-  std::shared_ptr<StorageRecord> record_;  // null: kept whole
+  BudgetRuntime::Packed packed_;  // no record: kept whole
   at::Tensor whole_;
   TensorGeometry geometry_;
   hook::TensorVersion version_;

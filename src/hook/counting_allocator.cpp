@@ -43,6 +43,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -61,7 +62,7 @@ namespace {
 
 struct alignas(kBlockHeaderBytes) BlockHeader {
   MemoryBlock block;
-  std::uint64_t unused[4];
+  std::uint64_t unused[3];
   std::uint64_t seal;  // last: next to the data
 };
 static_assert(sizeof(BlockHeader) == kBlockHeaderBytes);
@@ -74,6 +75,7 @@ constexpr std::size_t kLargestRequest =
     static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) - kBlockHeaderBytes;
 
 constinit MemoryLedger g_ledger;
+constinit std::atomic<BlockListener*> g_listener{nullptr};
 constinit thread_local MemoryKind g_current_kind = MemoryKind::kProgram;
 
 std::uint64_t seal_of(const void* data, std::uint64_t constant) noexcept {
@@ -118,6 +120,9 @@ void free_block(void* data) {
   BlockHeader* header = header_before(data);
   if (header->block.record != nullptr) {
     header->block.record->block_freed(header->block);
+  }
+  if (BlockListener* listener = g_listener.load(std::memory_order_acquire)) [[unlikely]] {
+    listener->block_gone(header->block);
   }
   const Bytes size_bytes = header->block.size_bytes;
   const MemoryKind kind = header->block.kind;
@@ -223,12 +228,15 @@ class CountingAllocator final : public c10::Allocator {
     }
     void* data = static_cast<char*>(base) + kBlockHeaderBytes;
     auto* header = new (base) BlockHeader;
-    header->block = {nullptr, request, kind};
+    header->block = {nullptr, request, kind, 0};
     header->seal = seal_of(data, kLiveSeal);
     if (reserved) {
       g_ledger.commit(request, kind);
     } else {
       g_ledger.add(request, kind);
+    }
+    if (BlockListener* listener = g_listener.load(std::memory_order_acquire)) [[unlikely]] {
+      listener->block_made(header->block);
     }
     c10::DataPtr result(data, data, &free_block, kCpu);
     c10::profiledCPUMemoryReporter().New(data, request);
@@ -265,6 +273,10 @@ class CpuMemory final : public DeviceMemory {
   }
 
   MemoryLedger& ledger() noexcept override { return g_ledger; }
+
+  void set_block_listener(BlockListener* listener) noexcept override {
+    g_listener.store(listener, std::memory_order_release);
+  }
 
   MemoryBlock* find_block(const c10::DataPtr& data) const noexcept override {
     // A deleter of ours means a context of ours; the data pointer may have been moved into it.

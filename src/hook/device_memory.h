@@ -41,8 +41,20 @@ class BlockRecord {
 struct MemoryBlock {
   // Owned by whoever set it, null at first. Readers and writers synchronise among themselves.
   BlockRecord* record;
-  Bytes size_bytes;  // as asked for
-  MemoryKind kind;   // changed by MemoryLedger::retag() only
+  Bytes size_bytes;   // as asked for
+  MemoryKind kind;    // changed by MemoryLedger::retag() only
+  std::uint64_t tag;  // the listener's; 0 at first
+};
+
+// Hears of every block from the moment it is set. Called on the thread that allocates or frees,
+// with none of Lowtide's locks held. Must not allocate or free tensor memory.
+class BlockListener {
+ public:
+  virtual ~BlockListener() = default;
+
+  virtual void block_made(MemoryBlock& block) noexcept = 0;
+  // Its bytes are gone after the call.
+  virtual void block_gone(MemoryBlock& block) noexcept = 0;
 };
 
 // What an allocation that does not fit asks of the gate.
@@ -82,6 +94,9 @@ class DeviceMemory {
   virtual void require_active() const = 0;
 
   virtual MemoryLedger& ledger() noexcept = 0;
+
+  // One at a time; null takes it away. It must live for ever: a call may be under way.
+  virtual void set_block_listener(BlockListener* listener) noexcept = 0;
 
   // The block behind a storage's data pointer, in O(1), or null when the memory is not from here.
   virtual MemoryBlock* find_block(const c10::DataPtr& data) const noexcept = 0;

@@ -20,6 +20,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
@@ -31,6 +32,7 @@ using c10::DispatchKey;
 
 std::atomic<OpListener*> g_listener{nullptr};
 thread_local bool t_hidden = false;  // inside a leaf op, or paused
+thread_local const Operator* t_running = nullptr;
 
 constexpr std::array<std::string_view, 9> kFactories{"aten::empty",
                                                      "aten::empty_like",
@@ -147,11 +149,13 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& range) {
     return nullptr;
   }
   ticket->op = op;
+  t_running = op;
   return ticket;
 }
 
 void on_end(const at::RecordFunction& range, at::ObserverContext* context) {
   if (context == nullptr) return;
+  t_running = nullptr;
   if (OpListener* listener = g_listener.load(std::memory_order_acquire)) {
     const auto& outputs = range.outputs();
     const std::size_t count = std::min(range.num_outputs(), outputs.size());
@@ -182,6 +186,18 @@ void listen_to_ops(OpListener* listener) {
     g_listener.store(nullptr, std::memory_order_release);
   }
 }
+
+const Operator& find_operator(const char* name, const char* overload) {
+  static std::mutex mutex;
+  static auto& all = *new std::map<std::pair<std::string, std::string>, const Operator>;
+  const std::lock_guard lock(mutex);
+  const auto found = all.find({name, overload});
+  if (found != all.end()) return found->second;
+  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+  return all.emplace(std::pair{name, overload}, describe(handle)).first->second;
+}
+
+const Operator* running_op() noexcept { return t_running; }
 
 ObserverPause::ObserverPause() noexcept : before_(t_hidden) { t_hidden = true; }
 ObserverPause::~ObserverPause() { t_hidden = before_; }

@@ -63,6 +63,12 @@ class OpListener {
 // a time. Calls on other threads that are under way may still reach the old listener.
 LOWTIDE_API void listen_to_ops(OpListener* listener);
 
+// The operator of that name, which must exist: find_operator("aten::empty_strided", "").
+LOWTIDE_API const Operator& find_operator(const char* name, const char* overload);
+
+// The leaf op that runs on this thread and that the listener has a ticket for; else null.
+LOWTIDE_API const Operator* running_op() noexcept;
+
 // Hides this thread's ops from the listener while it lives.
 class LOWTIDE_API ObserverPause {
  public:

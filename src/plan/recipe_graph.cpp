@@ -140,7 +140,7 @@ void RecipeGraph::released(StorageId id) {
   storage.released = true;
   storage.droppable = true;
   policy_->on_state(id);
-  if (is_useless(storage)) useless_.push_back(id);
+  if (is_useless(id)) useless_.push_back(id);
 }
 
 std::optional<StorageId> RecipeGraph::next_useless() {
@@ -149,7 +149,7 @@ std::optional<StorageId> RecipeGraph::next_useless() {
     useless_.pop_back();
     const StorageNode& storage = storages_[id.index()];
     // Once the last hold goes, unhold() puts it here again.
-    if (is_useless(storage) && storage.hard_holds == 0 && storage.soft_holds == 0) return id;
+    if (is_useless(id) && storage.hard_holds == 0 && storage.soft_holds == 0) return id;
   }
   return std::nullopt;
 }
@@ -226,13 +226,22 @@ void RecipeGraph::forget_op(OpId op) {
       if (read.next_of_storage != kNil) {
         reads_[read.next_of_storage].previous_of_storage = read.previous_of_storage;
       }
-      if (is_useless(storages_[read.storage.index()])) useless_.push_back(read.storage);
+      if (is_useless(read.storage)) useless_.push_back(read.storage);
     }
     free_reads_.push_back(link);
     link = read.next_of_op;
   }
   ops_[op.index()] = OpNode{};
   free_ops_.push_back(op);
+}
+
+bool RecipeGraph::is_read(StorageId id) const {
+  for (Link r = storages_[id.index()].first_reader; r != kNil; r = reads_[r].next_of_storage) {
+    for (Link w = ops_[reads_[r].op.index()].first_write; w != kNil; w = writes_[w].next_of_op) {
+      if (writes_[w].storage != id) return true;
+    }
+  }
+  return false;
 }
 
 void RecipeGraph::hold(StorageId id, Hold strength) {
@@ -248,7 +257,7 @@ void RecipeGraph::unhold(StorageId id, Hold strength) {
   LOWTIDE_ASSERT(count > 0);
   if (--count > 0) return;
   policy_->on_state(id);
-  if (is_useless(storage)) useless_.push_back(id);
+  if (is_useless(id)) useless_.push_back(id);
 }
 
 bool RecipeGraph::is_held(StorageId id, Hold strength) const {

@@ -144,8 +144,9 @@ class RecipeGraph {
   bool is_released(StorageId id) const { return storages_[id.index()].released; }
   bool is_held(StorageId id, Hold strength) const;
   bool has_recipe(StorageId id) const { return storages_[id.index()].first_write != kNil; }
-  // Some op in a recipe still reads it.
-  bool is_read(StorageId id) const { return storages_[id.index()].first_reader != kNil; }
+  // Some op in another storage's recipe still reads it. (In-place ops read what they write.)
+  // O(its own writes).
+  bool is_read(StorageId id) const;
   std::uint32_t version(StorageId id) const { return storages_[id.index()].version; }
   std::uint64_t last_use_ns(StorageId id) const { return storages_[id.index()].last_use_ns; }
   // Whether the op is still part of a recipe. Ask before its id can have been given out again.
@@ -249,8 +250,9 @@ class RecipeGraph {
   };
 
   StorageNode& node(StorageId id);
-  static bool is_useless(const StorageNode& storage) {
-    return storage.used && storage.released && storage.first_reader == kNil;
+  bool is_useless(StorageId id) const {
+    const StorageNode& storage = storages_[id.index()];
+    return storage.used && storage.released && !is_read(id);
   }
   void drop_writes(StorageId id);
   void forget_op(OpId op);

@@ -20,6 +20,43 @@ namespace {
 
 using Outcome = SimulationResult::Outcome;
 
+// Proposes whatever can go, in any order.
+class AnyPolicy final : public DropPolicy {
+ public:
+  void attach(const RecipeGraph& graph) override {
+    graph_ = &graph;
+    graph.for_storages([&](StorageId id) { candidates_.push_back(id); });
+  }
+  void on_added(StorageId) override {}
+  void on_state(StorageId id) override { look_at(id); }
+  void on_used(StorageId) override {}
+  void on_dropped(StorageId) override {}
+  void on_brought_back(StorageId id) override { look_at(id); }
+  void on_forgotten(StorageId) override {}
+  std::optional<StorageId> next_victim(Bytes, std::uint64_t) override {
+    while (!candidates_.empty()) {
+      const StorageId id = candidates_.back();
+      candidates_.pop_back();
+      if (can_go(id)) return id;
+    }
+    return std::nullopt;
+  }
+  void on_denied(StorageId, std::uint64_t) override {}
+
+ private:
+  bool can_go(StorageId id) const {
+    return id.index() < graph_->storage_slots() && graph_->has_recipe(id) && graph_->is_there(id) &&
+           graph_->is_droppable(id) && !graph_->is_held(id, Hold::kHard) &&
+           !graph_->is_held(id, Hold::kSoft);
+  }
+  void look_at(StorageId id) {
+    if (can_go(id)) candidates_.push_back(id);
+  }
+
+  const RecipeGraph* graph_ = nullptr;
+  std::vector<StorageId> candidates_;
+};
+
 class Simulation {
  public:
   Simulation(const Trace& trace, const SimulationOptions& options,
@@ -42,6 +79,8 @@ class Simulation {
         result_.stopped_at = i;
         break;
       }
+      // What is asked for is used before anything else happens.
+      if (options_.eager && trace_.events[i].kind != TraceEvent::Kind::kNeed) drop_all();
     }
     result_.total_ns = clock_ns_;
     return result_;
@@ -206,14 +245,15 @@ class Simulation {
     for (const StorageId id : targets_) missing |= !graph_.is_there(id);
     if (!missing) return true;
     ++result_.bring_backs;
+    if (options_.eager) drop_all();
     for (int round = 1;; ++round) {
       result_.most_rounds = std::max(result_.most_rounds, round);
       if (round > options_.round_limit) return refuse(Outcome::kThrash);
       // What is there already is wanted with the rest; it may go once, not twice.
-      const Hold strength = round == 1 ? Hold::kSoft : Hold::kHard;
+      const Hold strength = round == 1 && !options_.eager ? Hold::kSoft : Hold::kHard;
       held_.clear();
       for (const StorageId id : targets_) {
-        if (strength == Hold::kSoft || graph_.is_there(id)) {
+        if (strength == Hold::kSoft || options_.eager || graph_.is_there(id)) {
           held_.push_back(root_of_node(id));
           graph_.hold(held_.back(), strength);
         }
@@ -248,14 +288,15 @@ class Simulation {
     return goes_on;
   }
 
+  Hold plan_hold() const { return options_.eager ? Hold::kHard : Hold::kSoft; }
   void hold_reads(OpId op) {
     graph_.for_reads(op, [&](RecipeGraph::Read read) {
-      if (read.storage.valid()) graph_.hold(root_of_node(read.storage), Hold::kSoft);
+      if (read.storage.valid()) graph_.hold(root_of_node(read.storage), plan_hold());
     });
   }
   void unhold_reads(OpId op) {
     graph_.for_reads(op, [&](RecipeGraph::Read read) {
-      if (read.storage.valid()) graph_.unhold(root_of_node(read.storage), Hold::kSoft);
+      if (read.storage.valid()) graph_.unhold(root_of_node(read.storage), plan_hold());
     });
   }
 
@@ -295,7 +336,10 @@ class Simulation {
     ++result_.replays;
     tell(SimulatedEvent::Kind::kReplay, id.index());
     live_bytes_ -= traced.working_bytes;
-    if (clock_ns_ > time_limit_ns_) return refuse(Outcome::kThrash);
+    if ((clock_ns_ > time_limit_ns_ && !options_.eager) ||
+        result_.replays > options_.replay_limit) {
+      return refuse(Outcome::kThrash);
+    }
     brought_.clear();
     graph_.for_writes(op, [&](StorageId written, std::uint32_t version) {
       const bool latest = version == graph_.version(written);
@@ -315,12 +359,18 @@ class Simulation {
       if (!graph_id(written).valid()) live_bytes_ -= bytes(written);
     }
     for (const StorageId node : brought_) graph_.brought_back(node);
+    if (options_.eager) drop_all();
     return true;
   }
 
   std::uint32_t& aside(StorageId node) { return aside_version_[trace_id_[node.index()].index()]; }
 
+  void drop_all() {
+    while (const auto victim = graph_.next_victim(1, clock_ns_)) drop(*victim);
+  }
+
   bool make_room(Bytes needed) {
+    if (options_.eager) return true;
     while (live_bytes_ + needed > options_.budget_bytes) {
       const auto victim =
           graph_.next_victim(live_bytes_ + needed - options_.budget_bytes, clock_ns_);
@@ -345,7 +395,7 @@ class Simulation {
 
   void occupy(Bytes more) {
     live_bytes_ += more;
-    LOWTIDE_ASSERT(live_bytes_ <= options_.budget_bytes);
+    LOWTIDE_ASSERT(options_.eager || live_bytes_ <= options_.budget_bytes);
     result_.peak_bytes = std::max(result_.peak_bytes, live_bytes_);
   }
   bool refuse(Outcome outcome) {
@@ -390,6 +440,15 @@ class Simulation {
 SimulationResult simulate(const Trace& trace, const SimulationOptions& options,
                           std::unique_ptr<DropPolicy> policy) {
   return Simulation(trace, options, std::move(policy)).run();
+}
+
+std::optional<Bytes> smallest_budget(const Trace& trace, std::uint64_t most_replays) {
+  SimulationOptions options;
+  options.eager = true;
+  options.replay_limit = most_replays;
+  const SimulationResult result = simulate(trace, options, std::make_unique<AnyPolicy>());
+  if (!result.done()) return std::nullopt;
+  return result.peak_bytes;
 }
 
 }  // namespace lowtide

@@ -11,7 +11,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
 
 #include "lowtide/bytes.h"
 #include "src/plan/drop_policy.h"
@@ -34,6 +36,11 @@ struct SimulationOptions {
   // Gives up (kThrash) when one request has been planned anew so often. Each new plan means that
   // what had been brought back was dropped again before it could be used.
   int round_limit = 64;
+  // Drops all that can be dropped as soon as it can be, and brings back from what is always there:
+  // the way that needs least room, and most time. No budget is kept to; peak_bytes is what counts.
+  bool eager = false;
+  // Gives up (kThrash) after so many ops run again.
+  std::uint64_t replay_limit = std::numeric_limits<std::uint64_t>::max();
   // Called for each event when set.
   std::function<void(const SimulatedEvent&)> on_event;
 };
@@ -58,5 +65,9 @@ struct SimulationResult {
 
 SimulationResult simulate(const Trace& trace, const SimulationOptions& options,
                           std::unique_ptr<DropPolicy> policy);
+
+// The smallest budget that can carry the step as the runtime falls back to run it: the peak of the
+// eager way. Never below lowest_budget(). nullopt: that took more than `most_replays`.
+std::optional<Bytes> smallest_budget(const Trace& trace, std::uint64_t most_replays);
 
 }  // namespace lowtide

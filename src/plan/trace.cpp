@@ -92,20 +92,31 @@ Floor lowest_budget(const Trace& trace) {
   for (const TraceEvent& event : trace.events) {
     Bytes needed = fixed;
     OpId limiting;
+    const auto fix = [&](StorageId id) {
+      id = trace.root(id);
+      if (!is_fixed[id.index()]) fixed += trace.storages[id.index()].bytes;
+      is_fixed[id.index()] = 1;
+      needed = fixed;
+    };
+    const auto unfix = [&](StorageId id) {
+      if (is_fixed[id.index()]) fixed -= trace.storages[id.index()].bytes;
+      is_fixed[id.index()] = 0;
+    };
+    const StorageId subject{event.index};
     switch (event.kind) {
       case TraceEvent::Kind::kSource:
-      case TraceEvent::Kind::kPin: {
-        const StorageId id = trace.root(StorageId{event.index});
-        if (!is_fixed[id.index()]) {
-          is_fixed[id.index()] = 1;
-          fixed += trace.storages[id.index()].bytes;
-        }
-        needed = fixed;
+      case TraceEvent::Kind::kPin:
+        fix(subject);
         break;
-      }
+      case TraceEvent::Kind::kHold:
+        if (trace.root(subject) == subject) fix(subject);
+        break;
       case TraceEvent::Kind::kFree:
-        if (is_fixed[event.index]) fixed -= trace.storages[event.index].bytes;
-        is_fixed[event.index] = 0;
+        unfix(subject);
+        break;
+      case TraceEvent::Kind::kUnhold:
+      case TraceEvent::Kind::kRelease:
+        if (!trace.storages[subject.index()].source) unfix(subject);
         break;
       case TraceEvent::Kind::kRun: {
         const TraceOp& op = trace.ops[event.index];
@@ -123,9 +134,6 @@ Floor lowest_budget(const Trace& trace) {
         break;
       }
       case TraceEvent::Kind::kNeed:
-      case TraceEvent::Kind::kHold:
-      case TraceEvent::Kind::kUnhold:
-      case TraceEvent::Kind::kRelease:
         break;
     }
     if (needed > floor.bytes) floor = {needed, limiting};

@@ -82,8 +82,9 @@ struct Floor {
   OpId limiting_op;  // not valid when what must be there at the end sets it
 };
 
-// No smaller budget can carry the step: sources and pinned storages, and the inputs, outputs and
-// working bytes of the op that needs most. A lower bound: a policy may need more.
+// No smaller budget can carry the step: sources, pinned storages and those that the program holds,
+// and the inputs, outputs and working bytes of the op that needs most. A lower bound: a policy may
+// need more.
 Floor lowest_budget(const Trace& trace);
 
 // A tape as a trace: packed and program-held storages are held and let go as on the tape; each

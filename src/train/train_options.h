@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "lowtide/budget.h"
 #include "lowtide/bytes.h"
 #include "src/base/json.h"
 
@@ -37,7 +38,7 @@ struct TrainOptions {
   std::filesystem::path resume;             // a checkpoint; empty: from the start
   std::int64_t num_cp = 0;                  // encoder layers to checkpoint; never changes results
   bool num_cp_auto = false;                 // choose the smallest that fits `budget`
-  std::optional<Bytes> budget;              // informs num_cp_auto only; nothing enforces it yet
+  std::optional<BudgetLimit> budget;        // what the steps may take; enforced
   std::int64_t save_every = 100;            // steps between checkpoints; 0: only at the end
   int threads = 0;                          // 0: libtorch's own choice
 };

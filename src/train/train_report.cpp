@@ -44,6 +44,21 @@ std::string kind_lines(const MemoryByKind& kinds) {
   return text;
 }
 
+std::string budget_lines(const BudgetReport& budget) {
+  std::string text = concat("budget             ", format_bytes(budget.limit_bytes),
+                            budget.share > 0 ? concat("  (", fixed(budget.share * 100, 0),
+                                                      "% of what a step adds to what stays)")
+                                             : std::string(),
+                            "\n");
+  text += concat("  dropped          ", budget.drops, " tensors, ",
+                 format_bytes(budget.dropped_bytes), "\n  run again        ", budget.recomputed_ops,
+                 " ops, ", fixed(double(budget.recompute_ns) * 1e-6, 0), " ms\n");
+  if (budget.smallest_budget_bytes > 0) {
+    text += concat("  would do          ", format_bytes(budget.smallest_budget_bytes), "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 double TrainReport::first_loss() const {
@@ -89,6 +104,7 @@ Json to_json(const TrainReport& report) {
   }
   json["step_seconds_median"] = report.median_step_seconds();
   json["peak_bytes"] = kinds_to_json(report.peak);
+  if (report.budget) json["budget"] = parse_json(report.budget->to_json());
   Json files = Json::object();
   files["checkpoint"] = report.checkpoint;
   files["boxes"] = report.boxes_picture;
@@ -133,6 +149,7 @@ std::string to_text(const TrainReport& report) {
              fixed(seconds > 0 ? double(report.settings.batch) / seconds : 0, 1), " images/s)\n");
   text += concat("peak tensor memory ", format_bytes(report.peak.total()), ", of it\n");
   text += kind_lines(report.peak);
+  if (report.budget) text += budget_lines(*report.budget);
   for (const auto& [name, file] : {std::pair{"boxes drawn on", &report.boxes_picture},
                                    std::pair{"loss curve", &report.loss_picture},
                                    std::pair{"checkpoint", &report.checkpoint}}) {
@@ -160,19 +177,20 @@ Json to_json(const CompareReport& report) {
   plain["peak_bytes"] = kinds_to_json(report.plain_peak);
   plain["seconds"] = report.plain_seconds;
   json["plain"] = std::move(plain);
-  Json checkpointed = Json::object();
-  checkpointed["peak_bytes"] = kinds_to_json(report.checkpointed_peak);
-  checkpointed["seconds"] = report.checkpointed_seconds;
-  json["checkpointed"] = std::move(checkpointed);
+  Json reduced = Json::object();
+  reduced["peak_bytes"] = kinds_to_json(report.reduced_peak);
+  reduced["seconds"] = report.reduced_seconds;
+  if (report.budget) reduced["budget"] = parse_json(report.budget->to_json());
+  json[report.budget ? "budgeted" : "checkpointed"] = std::move(reduced);
   return json;
 }
 
 std::string to_text(const CompareReport& report) {
-  const auto row = [](const std::string& name, const std::string& plain,
-                      const std::string& checkpointed, const std::string& ratio) {
+  const auto row = [](const std::string& name, const std::string& plain, const std::string& reduced,
+                      const std::string& ratio) {
     char line[128];
     std::snprintf(line, sizeof line, "%-18s %12s %12s %8s\n", name.c_str(), plain.c_str(),
-                  checkpointed.c_str(), ratio.c_str());
+                  reduced.c_str(), ratio.c_str());
     return std::string(line);
   };
   const auto ratio = [](double plain, double other) {
@@ -180,19 +198,27 @@ std::string to_text(const CompareReport& report) {
   };
   std::string text =
       concat("one training step from the same state, ", report.layers, " encoder layers\n");
-  text += row("", "num_cp 0", concat("num_cp ", report.num_cp), "");
+  text += report.budget
+              ? row("", "plain", concat("in ", format_bytes(report.budget->limit_bytes)), "")
+              : row("", "num_cp 0", concat("num_cp ", report.num_cp), "");
   text += row("peak", format_bytes(report.plain_peak.total()),
-              format_bytes(report.checkpointed_peak.total()),
-              ratio(double(report.plain_peak.total()), double(report.checkpointed_peak.total())));
+              format_bytes(report.reduced_peak.total()),
+              ratio(double(report.plain_peak.total()), double(report.reduced_peak.total())));
   for (const MemoryKind kind : kAllMemoryKinds) {
-    if (report.plain_peak[kind] == 0 && report.checkpointed_peak[kind] == 0) continue;
+    if (report.plain_peak[kind] == 0 && report.reduced_peak[kind] == 0) continue;
     text += row(concat("  ", to_string(kind)), format_bytes(report.plain_peak[kind]),
-                format_bytes(report.checkpointed_peak[kind]),
-                ratio(double(report.plain_peak[kind]), double(report.checkpointed_peak[kind])));
+                format_bytes(report.reduced_peak[kind]),
+                ratio(double(report.plain_peak[kind]), double(report.reduced_peak[kind])));
   }
   text += row("time", concat(fixed(report.plain_seconds * 1000, 0), " ms"),
-              concat(fixed(report.checkpointed_seconds * 1000, 0), " ms"),
-              ratio(report.plain_seconds, report.checkpointed_seconds));
+              concat(fixed(report.reduced_seconds * 1000, 0), " ms"),
+              ratio(report.plain_seconds, report.reduced_seconds));
+  if (report.budget) {
+    text +=
+        concat("in one step ", report.budget->drops, " tensors were dropped (",
+               format_bytes(report.budget->dropped_bytes), ") and ", report.budget->recomputed_ops,
+               " ops run again (", fixed(double(report.budget->recompute_ns) * 1e-6, 0), " ms)\n");
+  }
   text += concat("largest difference of ", report.parameters,
                  " gradients: ", report.largest_gradient_difference);
   if (!report.largest_at.empty()) text += concat(", in ", report.largest_at);

@@ -2,9 +2,11 @@
 // What a training run found out, as values, and its forms: JSON, text, a curve.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lowtide/budget.h"
 #include "lowtide/memory_meter.h"
 #include "src/base/json.h"
 #include "src/train/average_precision.h"
@@ -31,11 +33,12 @@ struct TrainReport {
   std::size_t boxes = 0;
   std::vector<StepRecord> steps;  // from step 0, also those before a resume
   bool interrupted = false;
-  AveragePrecision precision;  // on the training photographs, at overlap 0.5
-  MemoryByKind peak;           // of the steps of this process, at the moment of their peak
-  std::string checkpoint;      // file
-  std::string boxes_picture;   // file
-  std::string loss_picture;    // file
+  AveragePrecision precision;          // on the training photographs, at overlap 0.5
+  MemoryByKind peak;                   // of the steps of this process, at the moment of their peak
+  std::optional<BudgetReport> budget;  // of the steps of this process, when one was in force
+  std::string checkpoint;              // file
+  std::string boxes_picture;           // file
+  std::string loss_picture;            // file
 
   double first_loss() const;  // mean of the first ten steps
   double last_loss() const;   // mean of the last ten
@@ -50,12 +53,13 @@ std::string to_text(const TrainReport& report);
 // The loss of each step and its running mean, as an SVG picture.
 std::string loss_curve_svg(const std::vector<StepRecord>& steps);
 
-// What `--compare` found: the same step with and without checkpointing.
+// What `--compare` found: the same step plain, and with checkpointing or a budget.
 struct CompareReport {
   std::int64_t layers = 0;
-  std::int64_t num_cp = 0;
-  MemoryByKind plain_peak, checkpointed_peak;
-  double plain_seconds = 0, checkpointed_seconds = 0;  // medians of `rounds`
+  std::int64_t num_cp = 0;             // of the reduced step; the plain one has 0
+  std::optional<BudgetReport> budget;  // of one reduced step; its limit is over what the step holds
+  MemoryByKind plain_peak, reduced_peak;
+  double plain_seconds = 0, reduced_seconds = 0;  // medians of `rounds`
   int rounds = 0;
   double loss_difference = 0;
   double largest_gradient_difference = 0;  // NaN counts as infinity

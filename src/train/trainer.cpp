@@ -212,6 +212,26 @@ double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
 }
 
+Bytes bytes_of(const std::vector<at::Tensor>& tensors) {
+  Bytes sum = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined()) sum += tensor.storage().nbytes();
+  }
+  return sum;
+}
+
+// A share as bytes for one step from here, whose plain peak is known. What stays is what is there
+// now and the gradients, one for each parameter.
+Bytes limit_of_step(const BudgetLimit& limit, const RunState& state, Bytes plain_peak) {
+  if (!limit.is_share()) return limit.bytes();
+  std::vector<at::Tensor> parameters;
+  for (const TrainedTensor& parameter : state.detector->parameters()) {
+    parameters.push_back(parameter.tensor);
+  }
+  const Bytes fixed = std::min(plain_peak, MemoryMeter().live_bytes() + bytes_of(parameters));
+  return fixed + static_cast<Bytes>(limit.share() * static_cast<double>(plain_peak - fixed));
+}
+
 }  // namespace
 
 TrainReport train(const TrainOptions& options, const TrainListener& listener) {
@@ -221,10 +241,10 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
   if (!options.resume.empty()) saved = load_run(options.resume);
   const TrainSettings settings =
       saved ? settings_for_resuming(options, saved->settings) : settings_for(options);
-  if (options.num_cp_auto && !options.budget) {
+  if (options.num_cp_auto && (!options.budget || options.budget->is_share())) {
     throw UsageError("LT0522",
                      "cannot choose num_cp by itself: --num-cp auto needs the bytes that "
-                     "a step may take. Add --budget, for example --budget 1GiB");
+                     "a step may take. Add --budget in bytes, for example --budget 1GiB");
   }
   make_folder(options.out);
   const Dataset originals = load(options, note);
@@ -234,8 +254,7 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
 
   std::int64_t num_cp = options.num_cp;
   if (options.num_cp_auto) {
-    note("--budget only informs --num-cp auto so far: nothing holds the step to it");
-    num_cp = choose_num_cp(*state, data, *options.budget, note);
+    num_cp = choose_num_cp(*state, data, options.budget->bytes(), note);
   }
   state->detector->set_num_cp(num_cp);
 
@@ -248,6 +267,8 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
   report.boxes = data.box_count();
   report.checkpoint = checkpoint.string();
 
+  std::optional<MemoryBudget> budget;
+  if (options.budget) budget.emplace(*options.budget);
   MemoryMeter run_meter;
   MemoryMeter step_meter;
   while (std::ssize(state->records) < settings.steps) {
@@ -259,7 +280,16 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
     step_meter.reset_peak();
     const auto step = std::ssize(state->records);
     const at::Tensor generator = generator_state();
-    StepRecord record = compute_gradients(*state, data, step);
+    StepRecord record;
+    try {
+      record = compute_gradients(*state, data, step);
+    } catch (const BudgetError&) {
+      budget.reset();
+      state->optimizer->drop_gradients();
+      set_generator_state(generator);
+      save(*state, data, checkpoint);
+      throw;
+    }
     record.gradient_norm = clip_gradients(state->detector->parameters(), kLargestGradientNorm);
     if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm)) {
       set_generator_state(generator);
@@ -272,6 +302,7 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
     }
     state->optimizer->step(rate_factor(step, settings.steps));
     state->optimizer->drop_gradients();
+    if (budget) budget->mark_step();
     record.peak_bytes = step_meter.peak_bytes();
     record.seconds = seconds_since(began);
     state->records.push_back(record);
@@ -290,6 +321,9 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
     }
   }
   report.peak = run_meter.peak_by_kind();
+  if (budget) report.budget = budget->report();
+  // A share is one of what a step takes; other work has other needs.
+  if (budget && options.budget->is_share()) budget.reset();
   report.steps = state->records;
   save(*state, data, checkpoint);
 
@@ -312,7 +346,7 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
   return report;
 }
 
-CompareReport compare_checkpointing(const TrainOptions& options, const TrainListener& listener) {
+CompareReport compare_steps(const TrainOptions& options, const TrainListener& listener) {
   const auto note = note_of(listener);
   if (options.threads > 0) at::set_num_threads(options.threads);
   std::optional<SavedRun> saved;
@@ -325,26 +359,38 @@ CompareReport compare_checkpointing(const TrainOptions& options, const TrainList
 
   CompareReport report;
   report.layers = settings.layers;
-  report.num_cp = options.num_cp == 0 ? settings.layers : options.num_cp;
+  report.num_cp = options.budget || options.num_cp != 0 ? options.num_cp : settings.layers;
   report.rounds = 3;
   state->detector->set_num_cp(report.num_cp);  // refuses a number out of range before any work
   measure_step(*state, data, 0);               // warm-up: kernels choose and cache their plans
   report.plain_peak = measure_step(*state, data, 0);
-  report.checkpointed_peak = measure_step(*state, data, report.num_cp);
+  Bytes limit = 0;
+  if (options.budget) {
+    limit = limit_of_step(*options.budget, *state, report.plain_peak.total());
+    const MemoryBudget budget(limit);
+    report.reduced_peak = measure_step(*state, data, report.num_cp);
+    report.budget = budget.report();
+  } else {
+    report.reduced_peak = measure_step(*state, data, report.num_cp);
+  }
   const at::Tensor generator = generator_state();
   std::vector<at::Tensor> plain_gradients;
   double plain_loss = 0;
   std::vector<double> plain_seconds;
-  std::vector<double> checkpointed_seconds;
+  std::vector<double> reduced_seconds;
   for (int round = 0; round < report.rounds; ++round) {
-    for (const bool checkpointed : {false, true}) {
-      state->detector->set_num_cp(checkpointed ? report.num_cp : 0);
+    for (const bool reduced : {false, true}) {
+      state->detector->set_num_cp(reduced ? report.num_cp : 0);
       set_generator_state(generator);
+      std::optional<MemoryBudget> budget;
+      // The plain step's gradients are kept for comparing.
+      if (reduced && options.budget) budget.emplace(limit + bytes_of(plain_gradients));
       const Clock::time_point began = Clock::now();
       const StepRecord record = compute_gradients(*state, data, step);
-      (checkpointed ? checkpointed_seconds : plain_seconds).push_back(seconds_since(began));
+      (reduced ? reduced_seconds : plain_seconds).push_back(seconds_since(began));
+      budget.reset();
       const auto& parameters = state->detector->parameters();
-      if (!checkpointed) {
+      if (!reduced) {
         plain_loss = record.loss;
         plain_gradients.clear();
         for (const TrainedTensor& parameter : parameters) {
@@ -372,7 +418,7 @@ CompareReport compare_checkpointing(const TrainOptions& options, const TrainList
     return values[values.size() / 2];
   };
   report.plain_seconds = median(plain_seconds);
-  report.checkpointed_seconds = median(checkpointed_seconds);
+  report.reduced_seconds = median(reduced_seconds);
   return report;
 }
 

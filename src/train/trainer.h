@@ -35,15 +35,17 @@ struct TrainListener {
 
 // Trains, evaluates and writes checkpoint.safetensors, boxes.png, loss.svg and report.json into
 // options.out. Seeds libtorch's default generator, and sets its thread count when options.threads
-// is given. When `stop` says so the checkpoint is written, evaluation is left out, and the report
-// says `interrupted`. Throws UsageError LT0520 and LT0523 for options, LT0521 when no num_cp fits
-// the budget, LT0522 for `auto` without a budget, Error (LT0524) when loss or gradients are no
+// is given. options.budget holds during the steps; a number of bytes during the evaluation too.
+// When `stop` says so the checkpoint is written, evaluation is left out, and the report says
+// `interrupted`. Throws UsageError LT0520 and LT0523 for options, LT0521 when no num_cp fits the
+// budget, LT0522 for `auto` without a budget in bytes, BudgetError when a step cannot be carried
+// out within it (the state before that step is saved), Error (LT0524) when loss or gradients are no
 // numbers any more (the state before that step is saved), and what loading and saving throw.
 TrainReport train(const TrainOptions& options, const TrainListener& listener);
 
-// One step with num_cp 0 and one with options.num_cp (all layers when that is 0) from the same
-// state: a new run's or that of options.resume. Peaks, times (medians of three after a warm-up),
-// differences. Writes nothing.
-CompareReport compare_checkpointing(const TrainOptions& options, const TrainListener& listener);
+// One step with num_cp 0, and one within options.budget, or without a budget one with
+// options.num_cp (all layers when that is 0), from the same state: a new run's or that of
+// options.resume. Peaks, times (medians of three after a warm-up), differences. Writes nothing.
+CompareReport compare_steps(const TrainOptions& options, const TrainListener& listener);
 
 }  // namespace lowtide

@@ -1,0 +1,70 @@
+#pragma once
+// Sees each leaf op before and after it runs, and keeps the table of recipes true to it.
+//
+//   before   who is written? What was made from that is brought back first, if need be.
+//   after    what it made gets the op as its recipe; an in-place write joins the written one's.
+//
+// Also told here, because ops are where it shows: what memory is for (MemoryKind), by observation:
+//   - what an op allocates and frees is workspace; what it returns is the program's;
+//   - what ops inside a backward make, or accumulate into, are gradients;
+//   - what is written outside of a backward, with grad mode off, by an op that reads a gradient, is
+//     optimizer state;
+//   - leaves that require grad are parameters.
+// A KindScope of the program's own goes first.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "src/fit/storage_table.h"
+#include "src/hook/op_observer.h"
+#include "src/observe/tape_recorder.h"
+
+namespace lowtide {
+
+class Replayer;
+
+class OpRecorder final : public hook::OpListener {
+ public:
+  OpRecorder(StorageTable& table, Replayer& replayer, TapeRecorder& recorder)
+      : table_(table), replayer_(replayer), recorder_(recorder) {}
+
+  std::unique_ptr<hook::OpTicket> before(const hook::Operator& op,
+                                         c10::ArrayRef<c10::IValue> inputs) noexcept override;
+  void after(hook::OpTicket& ticket, c10::ArrayRef<c10::IValue> outputs) noexcept override;
+
+  // Called before each op: on this thread a backward runs (true), or none does.
+  void set_phase_listener(std::function<void(bool in_backward)> listener) {
+    phase_listener_ = std::move(listener);
+  }
+
+  // BudgetOptions::verify_replay.
+  void set_verify(bool verify) { verify_ = verify; }
+  // What verifying has found; empty: nothing. Taken once.
+  std::string take_difference();
+
+ private:
+  struct Ticket;
+  void observe_kinds(const hook::Operator& op, c10::ArrayRef<c10::IValue> inputs, bool in_backward);
+  static void observe_parameter(const at::Tensor& leaf);
+  void capture_inputs(Ticket& ticket, c10::ArrayRef<c10::IValue> inputs);
+  void prepare_write(const std::shared_ptr<StorageRecord>& record);
+  bool add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::uint64_t cost_ns);
+  void verify(const Ticket& ticket, const OpCapture& capture, c10::ArrayRef<c10::IValue> outputs);
+  void tell_tape(const Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::uint64_t cost_ns,
+                 bool is_kept);
+
+  StorageTable& table_;
+  Replayer& replayer_;
+  TapeRecorder& recorder_;
+  std::function<void(bool)> phase_listener_;
+  bool verify_ = false;
+  std::mutex difference_mutex_;
+  std::atomic<bool> differs_{false};
+  std::string difference_;
+};
+
+}  // namespace lowtide

@@ -1,0 +1,294 @@
+#include "src/fit/replayer.h"
+
+#include <c10/util/Exception.h>
+
+#include <unordered_map>
+#include <utility>
+
+#include "src/base/assert.h"
+#include "src/base/text.h"
+
+namespace lowtide {
+namespace {
+
+thread_local bool t_trying = false;
+
+[[noreturn]] void stop_for_lost_source(const hook::Operator& op, Bytes bytes) {
+  throw DivergenceError(
+      "LT0304", concat("a tensor that was dropped cannot be brought back: an input of ", op.name,
+                       " (", format_bytes(bytes),
+                       ") was resized or given other memory since. Keep tensors that backward "
+                       "needs as they are, or train without a budget"));
+}
+
+}  // namespace
+
+bool Replayer::is_trying() noexcept { return t_trying; }
+
+// One plan, carried out as far as it goes.
+class Replayer::Round {
+ public:
+  Round(Replayer& owner, const StorageTable::Records& targets, Hold strength)
+      : owner_(owner), table_(owner.table_), targets_(targets), strength_(strength) {}
+
+  ~Round() {
+    StorageTable::Trash trash;
+    const StorageTable::Lock lock = table_.lock();
+    for (const Kept& kept : kept_) {
+      if (!kept.done) let_go(kept);
+    }
+    for (auto& [id, rebuilt] : rebuilt_) trash.storages.push_back(std::move(rebuilt.storage));
+  }
+
+  // False: an input went meanwhile.
+  bool run() {
+    plan();
+    for (Step& step : steps_) {
+      if (!run_step(step)) return false;
+    }
+    return true;
+  }
+
+ private:
+  // What an op of the plan makes and a later one reads, where no record holds it.
+  struct Rebuilt {
+    c10::Storage storage;
+    std::uint32_t version = 0;
+    std::uint32_t last_version = 0;  // that the plan makes
+    std::uint32_t uses = 0;          // still to come
+    bool aside = false;
+  };
+  struct Step {
+    OpId id;
+    std::shared_ptr<const OpCapture> capture;
+    std::vector<bool> is_rebuilt;       // by input
+    std::size_t first_kept, last_kept;  // of kept_, let go after the step
+  };
+  // A hold in the graph. Ids are given out again; the record says whether this one still stands.
+  struct Kept {
+    std::shared_ptr<StorageRecord> record;
+    StorageId id;
+    Hold strength;
+    bool done = false;
+  };
+
+  void keep(StorageId id, Hold strength) {
+    const auto& record = table_.record(id);
+    if (record == nullptr) return;
+    table_.graph().hold(id, strength);
+    kept_.push_back({record, id, strength});
+  }
+  void let_go(const Kept& kept) {
+    if (kept.record->id == kept.id) table_.graph().unhold(kept.id, kept.strength);
+  }
+
+  void plan() {
+    const StorageTable::Lock lock = table_.lock();
+    const RecipeGraph& graph = table_.graph();
+    std::vector<StorageId> missing;
+    for (const auto& target : targets_) {
+      if (!target->id.valid()) continue;
+      keep(target->id, Hold::kHard);
+      if (!graph.is_there(target->id)) missing.push_back(target->id);
+    }
+    if (missing.empty()) return;
+    const BringBackPlan& plan = owner_.planner_.plan(graph, missing);
+    for (const Rebuild& rebuild : plan.rebuilds) {
+      Rebuilt& entry = rebuilt_[rebuild.storage.index()];
+      entry.last_version = rebuild.version;
+      entry.aside = rebuild.aside;
+    }
+    for (const OpId op : plan.ops) {
+      Step step{op, table_.capture(op), {}, kept_.size(), 0};
+      LOWTIDE_ASSERT(step.capture != nullptr);
+      for (const CapturedInput& input : step.capture->inputs) {
+        const auto entry = rebuilt_.find(input.storage.index());
+        const bool is_rebuilt = entry != rebuilt_.end() &&
+                                input.version <= entry->second.last_version &&
+                                (entry->second.aside || !graph.is_there(input.storage));
+        if (is_rebuilt) ++entry->second.uses;
+        step.is_rebuilt.push_back(is_rebuilt);
+        if (!is_rebuilt || !entry->second.aside) keep(input.storage, strength_);
+      }
+      step.last_kept = kept_.size();
+      steps_.push_back(std::move(step));
+    }
+  }
+
+  // The inputs' storages; false when one is gone.
+  bool gather(const Step& step, std::vector<c10::Storage>& storages) {
+    for (std::size_t i = 0; i < step.capture->inputs.size(); ++i) {
+      const CapturedInput& input = step.capture->inputs[i];
+      if (step.is_rebuilt[i]) {
+        const Rebuilt& entry = rebuilt_.at(input.storage.index());
+        if (entry.storage) {
+          LOWTIDE_ASSERT(entry.version == input.version);
+          storages.push_back(entry.storage);
+          continue;
+        }
+      }
+      const auto& record = table_.record(input.storage);
+      if (record == nullptr || !table_.graph().is_there(input.storage)) return false;
+      const Bytes bytes = table_.graph().bytes(input.storage);
+      if (!record->is_as_recorded(bytes)) stop_for_lost_source(step.capture->op, bytes);
+      storages.push_back(record->held ? record->held : c10::Storage(record->storage.lock()));
+    }
+    return true;
+  }
+
+  bool run_step(Step& step) {
+    const OpCapture& capture = *step.capture;
+    std::vector<c10::Storage> storages;
+    std::vector<Kept> inputs;
+    {
+      const StorageTable::Lock lock = table_.lock();
+      if (!gather(step, storages)) return false;
+      for (const CapturedInput& input : capture.inputs) {
+        const auto& record = table_.record(input.storage);
+        if (record == nullptr) continue;
+        table_.graph().hold(input.storage, Hold::kHard);
+        inputs.push_back({record, input.storage, Hold::kHard});
+      }
+    }
+    struct InputsHeld {
+      Round& round;
+      std::vector<Kept>& inputs;
+      ~InputsHeld() {
+        const StorageTable::Lock lock = round.table_.lock();
+        for (const Kept& kept : inputs) round.let_go(kept);
+      }
+    } const held{*this, inputs};
+
+    const std::uint64_t begin_ns = now_ns();
+    std::vector<c10::IValue> results = capture.run(storages);
+    const std::uint64_t duration_ns = now_ns() - begin_ns;
+
+    StorageTable::Trash trash;
+    const StorageTable::Lock lock = table_.lock();
+    Bytes made = 0;
+    for (const CapturedOutput& output : capture.outputs) {
+      c10::Storage storage;
+      if (output.written_input >= 0) {
+        storage = storages[static_cast<std::size_t>(output.written_input)];
+      } else {
+        const at::Tensor tensor = tensor_at(results, output.result);
+        if (!tensor.defined()) continue;
+        storage = tensor.storage();
+      }
+      made += storage.nbytes();
+      const bool arrives = arrive(capture, output, storage);
+      const auto entry = rebuilt_.find(output.storage.index());
+      if (entry == rebuilt_.end()) continue;
+      // Once the record holds it, it may be dropped like any other.
+      trash.storages.push_back(std::move(entry->second.storage));
+      entry->second.storage = arrives ? c10::Storage() : storage;
+      entry->second.version = output.version;
+    }
+    owner_.journal_.add({.kind = BudgetEvent::Kind::kRecompute,
+                         .step = owner_.step_,
+                         .op = capture.op.name.c_str(),
+                         .bytes = made,
+                         .live_bytes = hook::cpu_memory().ledger().live(),
+                         .begin_ns = begin_ns,
+                         .duration_ns = duration_ns});
+    for (std::size_t i = 0; i < capture.inputs.size(); ++i) {
+      if (!step.is_rebuilt[i]) continue;
+      --rebuilt_.at(capture.inputs[i].storage.index()).uses;
+    }
+    // Let go of what no later step reads.
+    for (const CapturedInput& input : capture.inputs) release_if_done(input.storage, trash);
+    for (const CapturedOutput& output : capture.outputs) release_if_done(output.storage, trash);
+    for (std::size_t i = step.first_kept; i < step.last_kept; ++i) {
+      let_go(kept_[i]);
+      kept_[i].done = true;
+    }
+    for (auto& storage : storages) trash.storages.push_back(std::move(storage));
+    return true;
+  }
+
+  void release_if_done(StorageId id, StorageTable::Trash& trash) {
+    const auto entry = rebuilt_.find(id.index());
+    if (entry == rebuilt_.end() || entry->second.uses > 0) return;
+    // An in-place write of a later step takes it over.
+    if (entry->second.version < entry->second.last_version) return;
+    trash.storages.push_back(std::move(entry->second.storage));
+    entry->second.storage = c10::Storage();
+  }
+
+  // The storage is a record's latest contents, which a saved tensor waits for: the record has it.
+  bool arrive(const OpCapture& capture, const CapturedOutput& output, const c10::Storage& storage) {
+    RecipeGraph& graph = table_.graph();
+    const auto& record = table_.record(output.storage);
+    if (record == nullptr || record->saved == 0 || graph.is_there(output.storage) ||
+        output.version != graph.version(output.storage)) {
+      return false;
+    }
+    if (owner_.check_ && !is_opaque(capture.op, output) &&
+        checksum_of(*storage.unsafeGetStorageImpl()) != record->checksum) {
+      throw DivergenceError(
+          "LT0304", concat("a tensor that was dropped came back with other contents: ",
+                           capture.op.name, " (", format_bytes(storage.nbytes()),
+                           "). Something it was made from was changed where Lowtide could not see "
+                           "it (through numpy, a raw pointer or another library), or the op is not "
+                           "repeatable. Clone the tensor before changing it that way"));
+    }
+    record->held = storage;
+    table_.attach(record, storage);
+    LOWTIDE_ASSERT(record->block != nullptr);
+    owner_.recorder_.resume(*record->block, record->tape_tag);
+    hook::cpu_memory().ledger().retag(record->block->size_bytes, record->block->kind,
+                                      MemoryKind::kSaved);
+    graph.brought_back(output.storage);
+    return true;
+  }
+
+  Replayer& owner_;
+  StorageTable& table_;
+  const StorageTable::Records& targets_;
+  const Hold strength_;
+  std::vector<Step> steps_;
+  std::vector<Kept> kept_;
+  std::unordered_map<std::uint32_t, Rebuilt> rebuilt_;  // by StorageId
+};
+
+std::vector<c10::Storage> Replayer::bring_back(const StorageTable::Records& targets) {
+  const std::unique_lock replay_lock(mutex_);
+  const TapeRecorder::Pause unseen;
+  const auto all_there = [&](std::vector<c10::Storage>& storages) {
+    const StorageTable::Lock lock = table_.lock();
+    storages.clear();
+    for (const auto& target : targets) {
+      if (!target->held) return false;
+      storages.push_back(target->held);
+    }
+    return true;
+  };
+  std::vector<c10::Storage> storages;
+  if (all_there(storages)) return storages;
+  {
+    const bool outer = std::exchange(t_trying, true);
+    Round first(*this, targets, Hold::kSoft);
+    bool finished = false;
+    try {
+      finished = first.run() && all_there(storages);
+    } catch (const c10::OutOfMemoryError&) {
+      storages.clear();
+    } catch (...) {
+      t_trying = outer;
+      throw;
+    }
+    t_trying = outer;
+    if (finished) return storages;
+  }
+  {
+    StorageTable::Trash trash;
+    const StorageTable::Lock lock = table_.lock();
+    room_.drop_all(trash);
+  }
+  Round last(*this, targets, Hold::kHard);
+  const bool finished = last.run() && all_there(storages);
+  LOWTIDE_ASSERT(finished);
+  return storages;
+}
+
+}  // namespace lowtide

@@ -1,0 +1,78 @@
+#include "src/fit/room.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <chrono>
+#include <limits>
+
+namespace lowtide {
+
+std::uint64_t checksum_of(const c10::StorageImpl& storage) {
+  return XXH3_64bits(storage.data(), storage.nbytes());
+}
+
+std::uint64_t now_ns() {
+  return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+}
+
+bool Room::drop(StorageRecord& record, StorageTable::Trash& trash) {
+  RecipeGraph& graph = table_.graph();
+  if (!record.held || record.saved == 0 || record.held.use_count() != 1) return false;
+  const Bytes bytes = graph.bytes(record.id);
+  if (!record.is_as_recorded(bytes)) return false;
+  if (check_) record.checksum = checksum_of(*record.held.unsafeGetStorageImpl());
+  if (recorder_.is_on()) recorder_.set_aside(*record.block);
+  record.tape_tag = record.block->tag;
+  graph.dropped(record.id);
+  trash.storages.push_back(std::move(record.held));
+  record.held = c10::Storage();
+  journal_.add({.kind = BudgetEvent::Kind::kDrop,
+                .step = step_,
+                .op = record.made_by,
+                .bytes = bytes,
+                .live_bytes = hook::cpu_memory().ledger().live(),
+                .begin_ns = now_ns()});
+  return true;
+}
+
+Bytes Room::make(Bytes needed, StorageTable::Trash& trash) {
+  RecipeGraph& graph = table_.graph();
+  Bytes freed = 0;
+  while (freed < needed) {
+    const std::uint64_t now = now_ns();
+    const auto victim = graph.next_victim(needed - freed, now);
+    if (!victim.has_value()) break;
+    if (drop(*table_.record(*victim), trash)) {
+      freed += graph.bytes(*victim);
+    } else {
+      graph.deny(*victim, now);
+    }
+  }
+  return freed > 0 ? freed : release_sources(needed, trash);
+}
+
+void Room::drop_all(StorageTable::Trash& trash) {
+  RecipeGraph& graph = table_.graph();
+  for (const auto& record : table_.records()) {
+    if (record == nullptr || !graph.is_there(record->id) || !graph.has_recipe(record->id)) continue;
+    if (graph.is_held(record->id, Hold::kHard) || graph.is_held(record->id, Hold::kSoft)) continue;
+    drop(*record, trash);
+  }
+}
+
+Bytes Room::release_sources(Bytes needed, StorageTable::Trash& trash) {
+  Bytes freed = 0;
+  const StorageTable::Records records = table_.records();  // which changes below
+  for (const auto& record : records) {
+    if (freed >= needed) break;
+    if (record == nullptr || !record->id.valid() || !record->held || record->block == nullptr) {
+      continue;
+    }
+    const Bytes bytes = table_.graph().bytes(record->id);
+    if (table_.release_source(*record, trash)) freed += bytes;
+  }
+  return freed;
+}
+
+}  // namespace lowtide

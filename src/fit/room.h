@@ -1,0 +1,48 @@
+#pragma once
+// Gives bytes back: drops what the policy picks, as far as only the runtime holds it.
+//
+//   StorageTable::Trash trash;
+//   const StorageTable::Lock lock = table.lock();
+//   Bytes freed = room.make(needed, trash);    // less than needed: nothing more can go
+//
+// The bytes are free once the trash is. All calls need the table's lock.
+
+#include "src/fit/budget_journal.h"
+#include "src/fit/storage_table.h"
+#include "src/observe/tape_recorder.h"
+
+namespace lowtide {
+
+class Room {
+ public:
+  Room(StorageTable& table, BudgetJournal& journal, TapeRecorder& recorder)
+      : table_(table), journal_(journal), recorder_(recorder) {}
+
+  // Drops until `needed` bytes are freed or nothing is left, what is held softly last. When drops
+  // are not enough, gives up sources that are kept for recipes alone.
+  Bytes make(Bytes needed, StorageTable::Trash& trash);
+  // All that can be dropped and is not held, softly or hard.
+  void drop_all(StorageTable::Trash& trash);
+
+  // Take a checksum of what is dropped, for Replayer to compare.
+  void set_check(bool check) { check_ = check; }
+  void set_step(std::uint64_t step) { step_ = step; }
+
+ private:
+  bool drop(StorageRecord& record, StorageTable::Trash& trash);
+  Bytes release_sources(Bytes needed, StorageTable::Trash& trash);
+
+  StorageTable& table_;
+  BudgetJournal& journal_;
+  TapeRecorder& recorder_;
+  bool check_ = true;
+  std::uint64_t step_ = 0;
+};
+
+// Of all bytes of the storage.
+std::uint64_t checksum_of(const c10::StorageImpl& storage);
+
+// Nanoseconds of the steady clock.
+std::uint64_t now_ns();
+
+}  // namespace lowtide
