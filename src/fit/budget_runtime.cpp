@@ -17,12 +17,35 @@ namespace {
 
 constexpr std::size_t kMostStepTimes = 4096;
 constexpr std::size_t kMostProgramHolds = 16;
+constexpr int kWatchedAtATime = 64;
 constexpr int kMostOpsWithoutSaving = 16'384;
 // A floor that takes more replays on paper than this is not worth its time.
 constexpr std::uint64_t kMostFloorReplays = 10'000'000;
 constexpr Bytes kNoLimit = hook::MemoryLedger::kNoLimit;
 
 hook::MemoryLedger& ledger() { return hook::cpu_memory().ledger(); }
+
+// Whether somebody else than the runtime holds the record's storage. A saved view keeps its base.
+bool is_held_by_program(const StorageRecord& record) {
+  if (!record.held) return record.block != nullptr;
+  std::size_t ours = 1;
+  for (std::size_t i = 0; i < record.variables.size(); ++i) {
+    const at::Tensor& variable = record.variables[i]->variable;
+    std::size_t copies = 0;
+    bool is_first = true;
+    for (std::size_t j = 0; j < record.variables.size(); ++j) {
+      if (!record.variables[j]->variable.is_same(variable)) continue;
+      ++copies;
+      is_first = is_first && j >= i;
+    }
+    if (variable.use_count() > copies) return true;
+    if (!is_first) continue;
+    ++ours;
+    const at::Tensor base = hook::base_of(variable);
+    if (!base.is_same(variable) && base.use_count() == 2) ++ours;
+  }
+  return record.held.use_count() > ours;
+}
 
 void retag(hook::MemoryBlock& block, MemoryKind from, MemoryKind to) {
   if (block.kind == from) ledger().retag(block.size_bytes, block.kind, to);
@@ -129,6 +152,7 @@ void BudgetRuntime::enforce_limit() {
     }
     room_.set_check(check);
     replayer_.set_check(check);
+    op_recorder_.set_check(check);
     op_recorder_.set_verify(verify);
   }
   ledger().exchange_gate(this, limit);
@@ -261,13 +285,19 @@ void BudgetRuntime::begin_tape() {
 
 // A saved storage that the program holds too cannot be dropped; the tape says until when.
 void BudgetRuntime::poll_program_holds() {
-  std::erase_if(watched_, [&](const std::weak_ptr<StorageRecord>& watched) {
-    const auto record = watched.lock();
-    if (record == nullptr || !record->held || record->block == nullptr) return true;
-    if (record->held.use_count() > 1) return false;
-    recorder_.let_go(record->block->tag);
-    return true;
-  });
+  // A few in turn, the newest first: what is let go of is mostly let go of soon.
+  for (int i = 0; i < kWatchedAtATime && !watched_.empty(); ++i) {
+    if (next_watched_ >= watched_.size()) next_watched_ = watched_.size();
+    if (next_watched_ == 0) next_watched_ = watched_.size();
+    --next_watched_;
+    const auto record = watched_[next_watched_].lock();
+    if (record != nullptr && record->held && record->block != nullptr) {
+      if (is_held_by_program(*record)) continue;
+      recorder_.let_go(record->block->tag);
+    }
+    watched_[next_watched_] = std::move(watched_.back());
+    watched_.pop_back();
+  }
 }
 
 // ---- saved tensors ----
@@ -285,7 +315,7 @@ void BudgetRuntime::saved_whole(const at::Tensor& tensor) {
   if (block != nullptr) retag(*block, MemoryKind::kProgram, MemoryKind::kParameters);
 }
 
-BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor) {
+BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor, KeptVariable& kept) {
   throw_if_different();
   if (!is_plain(tensor) || tensor.storage().nbytes() < kSmallestRecipe) return {};
   const StorageTable::Lock lock = table_.lock();
@@ -298,6 +328,10 @@ BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor) {
   if (record->block == nullptr) return {};
   table_.add_saved(*record);
   if (!record->held) record->held = tensor.storage();
+  if (!hook::is_output_of_newest_node(tensor)) {
+    kept.variable = tensor;
+    record->variables.push_back(&kept);
+  }
   retag(*record->block, MemoryKind::kProgram, MemoryKind::kSaved);
   retag(*record->block, MemoryKind::kWorkspace, MemoryKind::kSaved);
   const std::uint64_t tape_tag = recorder_.packed(*record->block);
@@ -305,12 +339,18 @@ BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor) {
   return {std::move(record), tape_tag};
 }
 
-c10::Storage BudgetRuntime::unpack(const Packed& packed) {
+c10::Storage BudgetRuntime::unpack(const Packed& packed, const KeptVariable& kept,
+                                   at::Tensor& exchanged) {
   throw_if_different();
   const auto& record = packed.record;
   c10::Storage storage;
   {
     const StorageTable::Lock lock = table_.lock();
+    if (kept.variable.defined() &&
+        !(kept.variable.has_storage() && kept.variable.storage().is_alias_of(record->held))) {
+      exchanged = kept.variable.tensor_data();
+      return storage;
+    }
     storage = record->held;
     if (!storage && record->lost != nullptr) {
       throw BudgetError("LT0303",
@@ -330,10 +370,14 @@ c10::Storage BudgetRuntime::unpack(const Packed& packed) {
   return storage;
 }
 
-void BudgetRuntime::release(Packed packed) noexcept {
+void BudgetRuntime::release(Packed packed, KeptVariable& kept) noexcept {
   const auto& record = packed.record;
   StorageTable::Trash trash;
   const StorageTable::Lock lock = table_.lock();
+  if (kept.variable.defined()) {
+    std::erase(record->variables, &kept);
+    trash.variables.push_back(std::move(kept.variable));
+  }
   if (packed.tape_tag != 0) recorder_.forgotten(packed.tape_tag);
   if (!table_.remove_saved(*record) || !record->id.valid()) return;
   if (record->block != nullptr) {
@@ -357,6 +401,19 @@ void BudgetRuntime::throw_if_different() {
 
 // ---- room ----
 
+// From begin() on, this thread is about to free what it has dropped.
+struct BudgetRuntime::Freeing {
+  std::atomic<int>& threads;
+  mutable bool begun = false;
+  void begin() const {
+    begun = true;
+    ++threads;
+  }
+  ~Freeing() {
+    if (begun) --threads;
+  }
+};
+
 bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
   if (request.reason == hook::RoomRequest::Reason::kLimit && !Replayer::is_trying()) {
     const StorageTable::Lock lock = table_.lock();
@@ -367,7 +424,8 @@ bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
     }
   }
   Bytes freed = 0;
-  {
+  for (bool has_more = true; freed == 0 && has_more;) {
+    const Freeing freeing{threads_freeing_};  // ends after the trash
     StorageTable::Trash trash;
     const StorageTable::Lock lock = table_.lock();
     const Bytes live = ledger().live();
@@ -377,6 +435,9 @@ bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
       needed = request.request_bytes - std::min(request.request_bytes, left);
     }
     freed = room_.make(std::max<Bytes>(needed, 1), trash);
+    // What another thread drops is free in a moment.
+    has_more = room_.has_more() || threads_freeing_ > 0;
+    if (freed > 0 || !trash.variables.empty()) freeing.begin();
   }
   journal_.deliver();
   if (freed > 0) return true;
@@ -448,7 +509,7 @@ std::vector<ProgramHold> BudgetRuntime::program_holds(Bytes& total) const {
   std::map<std::string, ProgramHold> by_op;
   for (const auto& record : table_.records()) {
     if (record == nullptr || record->block == nullptr || record->made_by[0] == '\0') continue;
-    if (record->held && record->held.use_count() == 1) continue;
+    if (!is_held_by_program(*record)) continue;
     ProgramHold& hold = by_op[record->made_by];
     hold.op = record->made_by;
     hold.bytes += record->block->size_bytes;

@@ -11,6 +11,7 @@
 // Locks, in the order in which they may be taken: the replayer's, the table's (which guards the
 // steps and sessions too), the journal's and the tape recorder's.
 
+#include <atomic>
 #include <functional>
 #include <list>
 #include <memory>
@@ -71,9 +72,11 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
     std::shared_ptr<StorageRecord> record;  // null: the tensor must be kept whole
     std::uint64_t tape_tag = 0;
   };
-  Packed pack(const at::Tensor& tensor);
-  c10::Storage unpack(const Packed& packed);
-  void release(Packed packed) noexcept;
+  // `kept` is the caller's, and stays where it is until release().
+  Packed pack(const at::Tensor& tensor, KeptVariable& kept);
+  // Null, and `exchanged` set, when the saved tensor was given other data since.
+  c10::Storage unpack(const Packed& packed, const KeptVariable& kept, at::Tensor& exchanged);
+  void release(Packed packed, KeptVariable& kept) noexcept;
   // A parameter was saved: kept whole.
   void saved_whole(const at::Tensor& tensor);
 
@@ -104,8 +107,11 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
   StepWatch steps_;  // guarded by the table's lock, as all below
   std::list<std::shared_ptr<BudgetSession>> sessions_;
   std::uint64_t drops_before_step_ = 0;
+  struct Freeing;
+  std::atomic<int> threads_freeing_{0};
   int ops_since_saving_ = 0;
   bool saved_in_backward_ = false;  // by a backward that is differentiated itself
+  std::size_t next_watched_ = 0;
   std::vector<std::weak_ptr<StorageRecord>> watched_;  // saved, and held by the program too
 };
 

@@ -67,17 +67,22 @@ std::vector<c10::IValue> OpCapture::run(const std::vector<c10::Storage>& storage
       stack[position].toTensorList().resize(list_sizes_[position], at::Tensor());
     }
   }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const CapturedInput& input = inputs[i];
-    at::Tensor tensor = input.geometry.over(storages[i]);
-    c10::IValue& argument = stack[input.place.position];
-    if (input.place.element < 0) {
+  const auto put = [&](TensorPlace place, at::Tensor tensor) {
+    c10::IValue& argument = stack[place.position];
+    if (place.element < 0) {
       argument = std::move(tensor);
     } else if (argument.isTensorList()) {
-      argument.toTensorList().set(static_cast<std::size_t>(input.place.element), tensor);
+      argument.toTensorList().set(static_cast<std::size_t>(place.element), tensor);
     } else {
-      argument.toOptionalTensorList().set(static_cast<std::size_t>(input.place.element), tensor);
+      argument.toOptionalTensorList().set(static_cast<std::size_t>(place.element), tensor);
     }
+  };
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    put(inputs[i].place, inputs[i].geometry.over(storages[i]));
+  }
+  for (const CapturedShape& shape : shapes) {
+    put(shape.place, shape.geometry.over(c10::Storage(c10::Storage::use_byte_size_t(), 0,
+                                                      c10::DataPtr(nullptr, c10::kCPU))));
   }
   if (op.is_batch_norm && stack[kTraining].toBool()) {
     // With statistics of the batch the running ones are only written, and must move once.
@@ -101,14 +106,6 @@ std::vector<c10::IValue> OpCapture::run(const std::vector<c10::Storage>& storage
   generator_state_.put_into(generator_);
   op.handle.callBoxed(stack);
   return stack;
-}
-
-std::shared_ptr<OpCapture> capture_empty_like(const at::Tensor& tensor) {
-  static const hook::Operator& op = hook::find_operator("aten::empty_strided", "");
-  const std::vector<c10::IValue> arguments{tensor.sizes(),         tensor.strides(),
-                                           tensor.scalar_type(),   c10::IValue(),
-                                           c10::Device(c10::kCPU), c10::IValue()};
-  return std::make_shared<OpCapture>(op, arguments);
 }
 
 at::Tensor tensor_at(const std::vector<c10::IValue>& results, TensorPlace place) {

@@ -11,7 +11,6 @@
 #include <c10/core/Storage.h>
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "src/fit/tensor_geometry.h"
@@ -34,6 +33,13 @@ struct CapturedInput {
   TensorPlace place;
   StorageId storage;
   std::uint32_t version = 0;
+  TensorGeometry geometry;
+};
+
+// A tensor of which the op reads the shape alone (empty_like): no storage is needed to run it
+// again.
+struct CapturedShape {
+  TensorPlace place;
   TensorGeometry geometry;
 };
 
@@ -61,6 +67,7 @@ class OpCapture {
 
   const hook::Operator& op;
   std::vector<CapturedInput> inputs;
+  std::vector<CapturedShape> shapes;
   std::vector<CapturedOutput> outputs;
 
  private:
@@ -71,10 +78,6 @@ class OpCapture {
   at::Generator generator_;
   hook::GeneratorState generator_state_;
 };
-
-// A capture of empty_strided() that makes a block as `tensor` has one, whatever made it: it reads
-// no tensor, as empty_like() does.
-std::shared_ptr<OpCapture> capture_empty_like(const at::Tensor& tensor);
 
 // The tensor at `place` of an op's results.
 at::Tensor tensor_at(const std::vector<c10::IValue>& results, TensorPlace place);

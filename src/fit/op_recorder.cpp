@@ -191,6 +191,10 @@ void OpRecorder::capture_inputs(Ticket& ticket, c10::ArrayRef<c10::IValue> input
         all_plain = all_plain && is_plain(tensor);
         if (!all_plain) return;
         if (tensor.requires_grad() && tensor.is_leaf()) observe_parameter(tensor);
+        if (op.reads_shapes) {
+          capture->shapes.push_back({place, TensorGeometry::of(tensor)});
+          return;
+        }
         capture->inputs.push_back({place, StorageId{}, 0, TensorGeometry::of(tensor)});
         ticket.input_storages.push_back(tensor.storage());
       });
@@ -318,9 +322,11 @@ bool OpRecorder::add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::ui
         }
         capture.outputs.push_back(
             {record->id, graph.version(record->id) + 1, static_cast<std::int32_t>(i), {0, -1}});
-      } else {
+      } else if (moved || !checks_replays_) {
         table_.lose_contents(*record, trash);
       }
+      // One that failed has most likely written nothing, as refused ones have not. If it did write,
+      // the checksum of what is brought back says so.
       break;
     }
   }
@@ -328,13 +334,6 @@ bool OpRecorder::add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::ui
     if (capture.outputs.size() == 1 && capture.outputs.front().written_input < 0) {
       const auto& record = table_.record(capture.outputs.front().storage);
       record->made_by = capture.op.name.c_str();
-      if (!capture.inputs.empty()) {
-        const std::vector<c10::IValue> results(outputs.begin(), outputs.end());
-        const at::Tensor made = tensor_at(results, capture.outputs.front().result);
-        if (made.storage().nbytes() != static_cast<std::size_t>(made.nbytes())) return false;
-        ticket.capture = capture_empty_like(made);
-        ticket.capture->outputs = std::move(capture.outputs);
-      }
       record->factory = std::move(ticket.capture);
       return true;
     }

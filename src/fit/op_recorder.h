@@ -41,6 +41,8 @@ class OpRecorder final : public hook::OpListener {
     phase_listener_ = std::move(listener);
   }
 
+  // BudgetOptions::check_replays.
+  void set_check(bool check) { checks_replays_ = check; }
   // BudgetOptions::verify_replay.
   void set_verify(bool verify) { verify_ = verify; }
   // What verifying has found; empty: nothing. Taken once.
@@ -62,6 +64,7 @@ class OpRecorder final : public hook::OpListener {
   TapeRecorder& recorder_;
   std::function<void(bool)> phase_listener_;
   bool verify_ = false;
+  std::atomic<bool> checks_replays_{true};
   std::mutex difference_mutex_;
   std::atomic<bool> differs_{false};
   std::string difference_;

@@ -3,10 +3,16 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <chrono>
-#include <limits>
 
 namespace lowtide {
+namespace {
+
+// A storage whose tensors were let go of is tried again in so many calls.
+constexpr int kCallsAfterLettingGo = 8;
+
+}  // namespace
 
 std::uint64_t checksum_of(const c10::StorageImpl& storage) {
   return XXH3_64bits(storage.data(), storage.nbytes());
@@ -16,8 +22,31 @@ std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
+// False: somebody else holds one of them.
+bool Room::let_go_of_variables(StorageRecord& record, StorageTable::Trash& trash) {
+  for (const KeptVariable* kept : record.variables) {
+    const at::Tensor& variable = kept->variable;
+    // Its data was exchanged: it stays what it is.
+    if (!variable.has_storage() || !variable.storage().is_alias_of(record.held)) return false;
+    const auto ours =
+        std::count_if(record.variables.begin(), record.variables.end(),
+                      [&](const KeptVariable* other) { return other->variable.is_same(variable); });
+    if (static_cast<std::size_t>(ours) != variable.use_count()) return false;
+  }
+  for (KeptVariable* kept : record.variables) trash.variables.push_back(std::move(kept->variable));
+  record.variables.clear();
+  return true;
+}
+
 bool Room::drop(StorageRecord& record, StorageTable::Trash& trash) {
   RecipeGraph& graph = table_.graph();
+  if (!record.variables.empty()) {
+    if (record.held && let_go_of_variables(record, trash)) {
+      has_more_ = true;
+      let_go_.push_back({record.id, 0});
+    }
+    return false;
+  }
   if (!record.held || record.saved == 0 || record.held.use_count() != 1) return false;
   const Bytes bytes = graph.bytes(record.id);
   if (!record.is_as_recorded(bytes)) return false;
@@ -39,6 +68,15 @@ bool Room::drop(StorageRecord& record, StorageTable::Trash& trash) {
 Bytes Room::make(Bytes needed, StorageTable::Trash& trash) {
   RecipeGraph& graph = table_.graph();
   Bytes freed = 0;
+  has_more_ = false;
+  // They were denied when their tensors were let go of, by this thread or another; those are gone
+  // by now, or will be in a moment.
+  std::erase_if(let_go_, [&](LetGo& entry) {
+    const auto& record = table_.record(entry.id);
+    if (record == nullptr || record->saved == 0 || !graph.is_there(entry.id)) return true;
+    graph.set_droppable(entry.id, true);
+    return ++entry.calls >= kCallsAfterLettingGo;
+  });
   while (freed < needed) {
     const std::uint64_t now = now_ns();
     const auto victim = graph.next_victim(needed - freed, now);
@@ -49,11 +87,12 @@ Bytes Room::make(Bytes needed, StorageTable::Trash& trash) {
       graph.deny(*victim, now);
     }
   }
-  return freed > 0 ? freed : release_sources(needed, trash);
+  return freed > 0 || has_more_ ? freed : release_sources(needed, trash);
 }
 
 void Room::drop_all(StorageTable::Trash& trash) {
   RecipeGraph& graph = table_.graph();
+  has_more_ = false;
   for (const auto& record : table_.records()) {
     if (record == nullptr || !graph.is_there(record->id) || !graph.has_recipe(record->id)) continue;
     if (graph.is_held(record->id, Hold::kHard) || graph.is_held(record->id, Hold::kSoft)) continue;

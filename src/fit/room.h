@@ -5,7 +5,10 @@
 //   const StorageTable::Lock lock = table.lock();
 //   Bytes freed = room.make(needed, trash);    // less than needed: nothing more can go
 //
-// The bytes are free once the trash is. All calls need the table's lock.
+// The bytes are free once the trash is. What can be dropped only once the trash is free is left for
+// another call: has_more() says so. All calls need the table's lock.
+
+#include <vector>
 
 #include "src/fit/budget_journal.h"
 #include "src/fit/storage_table.h"
@@ -21,6 +24,8 @@ class Room {
   // Drops until `needed` bytes are freed or nothing is left, what is held softly last. When drops
   // are not enough, gives up sources that are kept for recipes alone.
   Bytes make(Bytes needed, StorageTable::Trash& trash);
+  // Whether the last call let go of tensors (Note [Exchanged data]), so that another may drop more.
+  bool has_more() const { return has_more_; }
   // All that can be dropped and is not held, softly or hard.
   void drop_all(StorageTable::Trash& trash);
 
@@ -30,12 +35,19 @@ class Room {
 
  private:
   bool drop(StorageRecord& record, StorageTable::Trash& trash);
+  bool let_go_of_variables(StorageRecord& record, StorageTable::Trash& trash);
   Bytes release_sources(Bytes needed, StorageTable::Trash& trash);
 
   StorageTable& table_;
   BudgetJournal& journal_;
   TapeRecorder& recorder_;
   bool check_ = true;
+  bool has_more_ = false;
+  struct LetGo {
+    StorageId id;
+    int calls;
+  };
+  std::vector<LetGo> let_go_;
   std::uint64_t step_ = 0;
 };
 

@@ -7,7 +7,7 @@
 namespace lowtide {
 
 SavedTensorHold::~SavedTensorHold() {
-  if (packed_.record != nullptr) runtime_.release(std::move(packed_));
+  if (packed_.record != nullptr) runtime_.release(std::move(packed_), kept_);
 }
 
 void SavedTensorHold::call_pack_hook(const at::Tensor& tensor) {
@@ -18,7 +18,7 @@ void SavedTensorHold::call_pack_hook(const at::Tensor& tensor) {
     runtime_.saved_whole(tensor);
     return;
   }
-  packed_ = runtime_.pack(tensor);
+  packed_ = runtime_.pack(tensor, kept_);
   // tensor_data(), not the tensor: an output that held its own graph node would never be freed.
   if (packed_.record == nullptr) {
     whole_ = tensor.tensor_data();
@@ -41,7 +41,9 @@ at::Tensor SavedTensorHold::call_unpack_hook() {
     return tensor;
   }
   if (packed_.record == nullptr) return {};
-  at::Tensor tensor = geometry_.over(runtime_.unpack(packed_));
+  at::Tensor tensor;
+  const c10::Storage storage = runtime_.unpack(packed_, kept_, tensor);
+  if (storage) tensor = geometry_.over(storage);
   version_.give_to(tensor);
   return tensor;
 }

@@ -20,6 +20,7 @@ class SavedTensorHold final : public hook::SavedTensorHooks {
  private:
   BudgetRuntime& runtime_;
   BudgetRuntime::Packed packed_;  // no record: kept whole
+  KeptVariable kept_;
   at::Tensor whole_;
   TensorGeometry geometry_;
   hook::TensorVersion version_;

@@ -13,6 +13,12 @@
 // a saved tensor needs it, its recipe is complete, and nobody else holds the storage. So whatever
 // the program, a module or a running kernel can still reach is never taken away.
 //
+// Note [Exchanged data]
+// `h.data = other` (set_data) gives a tensor another storage, and backward must see that, as it
+// does when autograd keeps the tensor itself. So a saved input is kept as the tensor that it is
+// until its bytes are to be dropped, and they are dropped only when nobody else holds that tensor:
+// from then on nobody can exchange its data.
+//
 // Note [Versions]
 // A storage's version is the number of writes seen. A recipe is the op that made the storage and
 // the in-place writes since; an op remembers the version that it read. A saved tensor has no
@@ -53,6 +59,11 @@ inline constexpr std::uint32_t kMostWrites = 64;
 // bring-back, and the memory of loops that never write to their sources.
 inline constexpr std::uint32_t kLongestChain = 1024;
 
+// A saved tensor that was an input of the op that saved it; see Note [Exchanged data].
+struct KeptVariable {
+  at::Tensor variable;  // not defined: let go
+};
+
 // What is known of one storage.
 struct StorageRecord final : hook::BlockRecord {
   explicit StorageRecord(StorageTable& owner) : table(owner) {}
@@ -70,6 +81,7 @@ struct StorageRecord final : hook::BlockRecord {
   std::uint64_t checksum = 0;               // of the bytes, when they were dropped
   std::uint64_t tape_tag = 0;               // the dropped block's, for the tape recorder
   const char* made_by = "";                 // the op that made it, "" when not seen
+  std::vector<KeptVariable*> variables;     // of its saved tensors, while they are defined
   std::shared_ptr<OpCapture> factory;       // made by empty() and not written yet
   std::shared_ptr<const std::string> lost;  // why it cannot be had any more
 
@@ -84,6 +96,7 @@ class StorageTable {
   // Freed when it goes out of scope, after the lock that is declared behind it.
   struct Trash {
     std::vector<c10::Storage> storages;
+    std::vector<at::Tensor> variables;
     std::vector<std::shared_ptr<const OpCapture>> captures;
     std::vector<std::shared_ptr<StorageRecord>> records;
   };

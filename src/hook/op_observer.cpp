@@ -20,7 +20,6 @@
 
 #include <array>
 #include <atomic>
-#include <map>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
@@ -43,6 +42,11 @@ constexpr std::array<std::string_view, 9> kFactories{"aten::empty",
                                                      "aten::empty_quantized",
                                                      "aten::_empty_affine_quantized",
                                                      "aten::resize_"};
+
+constexpr std::array<std::string_view, 12> kReadShapes{
+    "aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::zeros_like",
+    "aten::ones_like",  "aten::full_like", "aten::new_zeros",         "aten::new_ones",
+    "aten::new_full",   "aten::rand_like", "aten::randn_like",        "aten::randint_like"};
 
 constexpr std::array<std::string_view, 11> kWholeFills{
     "aten::fill_",    "aten::zero_",       "aten::copy_",     "aten::normal_",
@@ -85,6 +89,7 @@ Operator describe(const c10::OperatorHandle& op) {
                      base.rfind("aten::", 0) == 0,
                      op.hasTag(at::Tag::nondeterministic_seeded),
                      is_one_of(base, kFactories),
+                     is_one_of(base, kReadShapes),
                      is_one_of(base, kWholeFills),
                      base == "aten::native_batch_norm"};
   if (!schema.overload_name().empty()) described.name += "." + schema.overload_name();
@@ -185,16 +190,6 @@ void listen_to_ops(OpListener* listener) {
     at::disableCallback(g_callback);
     g_listener.store(nullptr, std::memory_order_release);
   }
-}
-
-const Operator& find_operator(const char* name, const char* overload) {
-  static std::mutex mutex;
-  static auto& all = *new std::map<std::pair<std::string, std::string>, const Operator>;
-  const std::lock_guard lock(mutex);
-  const auto found = all.find({name, overload});
-  if (found != all.end()) return found->second;
-  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
-  return all.emplace(std::pair{name, overload}, describe(handle)).first->second;
 }
 
 const Operator* running_op() noexcept { return t_running; }

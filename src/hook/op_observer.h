@@ -36,9 +36,11 @@ struct Operator {
   bool composite;                   // on the CPU it is made of other ops
   bool has_autocast;                // autocast has a kernel for it
   bool is_aten;
-  bool is_random;      // draws from a generator
-  bool is_factory;     // leaves its result's contents undefined (empty and its kin)
-  bool fills_whole;    // in-place, and its result does not depend on what was there (fill_, copy_)
+  bool is_random;   // draws from a generator
+  bool is_factory;  // leaves its result's contents undefined (empty and its kin)
+  bool
+      reads_shapes;  // looks at its inputs' sizes and dtype only (empty_like, rand_like, new_zeros)
+  bool fills_whole;  // in-place, and its result does not depend on what was there (fill_, copy_)
   bool is_batch_norm;  // writes running statistics that its schema does not mark
 };
 
@@ -62,9 +64,6 @@ class OpListener {
 // Shows ops to `listener` from now on; null stops it and costs nothing afterwards. One listener at
 // a time. Calls on other threads that are under way may still reach the old listener.
 LOWTIDE_API void listen_to_ops(OpListener* listener);
-
-// The operator of that name, which must exist: find_operator("aten::empty_strided", "").
-LOWTIDE_API const Operator& find_operator(const char* name, const char* overload);
 
 // The leaf op that runs on this thread and that the listener has a ticket for; else null.
 LOWTIDE_API const Operator* running_op() noexcept;

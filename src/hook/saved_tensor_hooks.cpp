@@ -1,5 +1,6 @@
 #include "src/hook/saved_tensor_hooks.h"
 
+#include <ATen/SequenceNumber.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -158,6 +159,11 @@ void make_intermediate(const at::Tensor& tensor) {
       "internal error: backward ran past the inputs of a checkpointed region's replay");
   const auto output = node->add_input_metadata(tensor);
   autograd::impl::set_gradient_edge(tensor, autograd::Edge(std::move(node), output));
+}
+
+bool is_output_of_newest_node(const at::Tensor& tensor) {
+  const auto& node = tensor.grad_fn();
+  return node != nullptr && node->sequence_nr() + 1 >= at::sequence_number::peek();
 }
 
 at::Tensor base_of(const at::Tensor& tensor) {

@@ -110,6 +110,10 @@ bool current_backward_keeps_graph();
 // Runs `callback` when the backward of this thread ends well. Only inside a backward.
 void at_end_of_backward(std::function<void()> callback);
 
+// Whether `tensor`, which is being saved, is a result of the very node that saves it: then a
+// reference from the node to the tensor would be a cycle. True also when that cannot be told.
+bool is_output_of_newest_node(const at::Tensor& tensor);
+
 // Gives `tensor`, which must be a leaf, a grad_fn that leads nowhere: like an intermediate result
 // it may be changed in place, and gradients with respect to it can be asked for.
 void make_intermediate(const at::Tensor& tensor);
