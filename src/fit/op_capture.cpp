@@ -24,6 +24,10 @@ std::size_t tensor_list_size(const c10::IValue& value) {
 constexpr std::array<std::string_view, 4> kAccumulating{
     "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put"};
 
+// Fused layers for inference that leave parts of their results as they found them.
+constexpr std::array<std::string_view, 2> kPartlyWritten{"aten::_native_multi_head_attention",
+                                                         "aten::_transformer_encoder_layer_fwd"};
+
 // native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
 constexpr std::size_t kRunningMean = 3;
 constexpr std::size_t kRunningVar = 4;
@@ -125,6 +129,9 @@ bool is_opaque(const hook::Operator& op, const CapturedOutput& output) {
 bool is_repeatable(const hook::Operator& op, c10::ArrayRef<c10::IValue> arguments) {
   if (!op.is_aten) return op.name == "lowtide::ms_deform_attn";
   const std::string_view base = op.handle.schema().name();
+  for (const std::string_view name : kPartlyWritten) {
+    if (base == name) return false;
+  }
   for (const std::string_view name : kAccumulating) {
     if (base != name) continue;
     for (const c10::IValue& value : arguments) {

@@ -83,8 +83,9 @@ class OpCapture {
 at::Tensor tensor_at(const std::vector<c10::IValue>& results, TensorPlace place);
 
 // Whether running `op` with these arguments again gives the same bits. Known not to be repeatable:
-// ops of other libraries (they may have side effects), and accumulating index writes, which add in
-// any order when there are several threads.
+// ops of other libraries (they may have side effects), accumulating index writes, which add in any
+// order when there are several threads, and fused inference layers that leave parts of their
+// results unwritten.
 bool is_repeatable(const hook::Operator& op, c10::ArrayRef<c10::IValue> arguments);
 
 // Whether the output is a kernel's scratch whose bits mean nothing: it travels with its op, and is

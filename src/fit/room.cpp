@@ -53,6 +53,9 @@ bool Room::drop(StorageRecord& record, StorageTable::Trash& trash) {
   if (check_) record.checksum = checksum_of(*record.held.unsafeGetStorageImpl());
   if (recorder_.is_on()) recorder_.set_aside(*record.block);
   record.tape_tag = record.block->tag;
+  // The block is freed later, without the lock, when the record may be gone.
+  record.block->record = nullptr;
+  record.block = nullptr;
   graph.dropped(record.id);
   trash.storages.push_back(std::move(record.held));
   record.held = c10::Storage();

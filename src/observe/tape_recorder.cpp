@@ -103,18 +103,20 @@ void TapeRecorder::make(hook::MemoryBlock& block) {
 }
 
 void TapeRecorder::block_gone(hook::MemoryBlock& block) noexcept {
-  if (t_paused || is_off()) return;
-  const std::lock_guard lock(mutex_);
+  if (t_paused) return;
   Frame& frame = t_frame;
-  if (frame.depth > 0 && frame.epoch == epoch_) {
-    // The latest is the likeliest.
+  if (frame.depth > 0) {
+    // Whatever tape it was for: a later one may begin inside this op. The latest is the likeliest.
     for (auto made = frame.made.rbegin(); made != frame.made.rend(); ++made) {
       if (made->first != &block) continue;
       frame.now -= made->second;
       frame.made.erase(std::next(made).base());
+      std::erase_if(frame.packed, [&](const auto& packed) { return packed.first == &block; });
       return;
     }
   }
+  if (is_off()) return;
+  const std::lock_guard lock(mutex_);
   if (is_on()) free_locked(known(block));
 }
 

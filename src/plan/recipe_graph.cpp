@@ -156,7 +156,7 @@ std::optional<StorageId> RecipeGraph::next_useless() {
 
 void RecipeGraph::dropped(StorageId id) {
   StorageNode& storage = node(id);
-  LOWTIDE_ASSERT(storage.there && storage.hard_holds == 0 && storage.first_write != kNil);
+  LOWTIDE_ASSERT(storage.there && storage.first_write != kNil);
   storage.there = false;
   policy_->on_dropped(id);
 }

@@ -98,7 +98,7 @@ class RecipeGraph {
   // if it has a recipe.
   void released(StorageId id);
 
-  void dropped(StorageId id);       // its bytes are gone; must be there and not held hard
+  void dropped(StorageId id);       // its bytes are gone; must be there and have a recipe
   void brought_back(StorageId id);  // its bytes are there again, at the latest version
 
   // A measured cost replaces the old one (a replay may show that the first run was a slow one).

@@ -139,7 +139,7 @@ TEST_CASE("eight threads train under one budget, each with the bits of its own p
   std::atomic<int> refused{0};
   {
     const Bytes block = 128 * 128 * sizeof(float);
-    const MemoryBudget budget(live() + kThreads * 26 * block);
+    const MemoryBudget budget(live() + kThreads * 32 * block);
     std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i) {
       threads.emplace_back([&, i] {

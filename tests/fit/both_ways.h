@@ -1,0 +1,137 @@
+#pragma once
+// The same program plain and under a budget that gives back all it may, whenever the program says.
+//
+//   same_both_ways([](Held& held) {
+//     const Tensor w = parameter();
+//     const Tensor loss = at::exp(w * 2).sum();
+//     held.drop_all();  // plain: does nothing
+//     loss.backward();
+//     return Tensors{loss, w.grad()};
+//   });
+//
+// drop_all() makes a case independent of what the budget would choose to drop, and when.
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "lowtide/budget.h"
+#include "lowtide/error.h"
+
+namespace lowtide::testing {
+
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+
+inline constexpr std::int64_t kSide = 64;
+inline constexpr Bytes kBlock = kSide * kSide * sizeof(float);
+
+// A budget with room to spare, or none: what a case runs under.
+class Held {
+ public:
+  explicit Held(bool budgeted) : start_bytes_(meter_.live_bytes()) {
+    if (budgeted) budget_.emplace(start_bytes_ + 256 * kBlock);
+  }
+
+  // Leaves no room, so that all goes that may be dropped; then gives the room back.
+  void drop_all() {
+    if (!budget_.has_value()) return;
+    Tensors fill;
+    try {
+      for (;;) fill.push_back(at::empty({kSide, kSide}));
+    } catch (const BudgetError& error) {
+      REQUIRE(error.id() == "LT0301");
+    }
+  }
+
+  bool budgeted() const { return budget_.has_value(); }
+  BudgetReport report() const { return budget_->report(); }
+  // What is live beside what was there at the start.
+  Bytes added_bytes() const { return meter_.live_bytes() - start_bytes_; }
+
+ private:
+  MemoryMeter meter_;
+  Bytes start_bytes_;
+  std::optional<MemoryBudget> budget_;
+};
+
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  return a.sizes() == b.sizes() && a.dtype() == b.dtype() &&
+         std::memcmp(a.contiguous().const_data_ptr(), b.contiguous().const_data_ptr(),
+                     a.nbytes()) == 0;
+}
+
+struct Ran {
+  Tensors results;
+  BudgetReport report;
+};
+
+template <class Program>
+Ran run(Program& program, bool budgeted) {
+  at::manual_seed(7);
+  Held held(budgeted);
+  Ran ran;
+  ran.results = program(held);
+  if (budgeted) ran.report = held.report();
+  for (Tensor& t : ran.results) t = t.defined() ? t.detach().resolve_conj().resolve_neg() : t;
+  ran.results.push_back(at::detail::getDefaultCPUGenerator().get_state());
+  return ran;
+}
+
+inline void check_same(const Ran& plain, const Ran& budgeted) {
+  REQUIRE(plain.results.size() == budgeted.results.size());
+  REQUIRE(plain.results.size() > 1);
+  for (std::size_t i = 0; i < plain.results.size(); ++i) {
+    CAPTURE(i);
+    CHECK(same_bits(plain.results[i], budgeted.results[i]));
+  }
+}
+
+// The program's results are the plain run's bits; under the budget something was dropped and made
+// again.
+template <class Program>
+BudgetReport same_both_ways(Program program) {
+  at::set_num_threads(1);
+  const Ran plain = run(program, false);
+  const Ran budgeted = run(program, true);
+  check_same(plain, budgeted);
+  CHECK(budgeted.report.drops > 0);
+  CHECK(budgeted.report.recomputed_ops > 0);
+  return budgeted.report;
+}
+
+// The same, where keeping everything is an answer too.
+template <class Program>
+BudgetReport same_results(Program program) {
+  at::set_num_threads(1);
+  const Ran plain = run(program, false);
+  const Ran budgeted = run(program, true);
+  check_same(plain, budgeted);
+  return budgeted.report;
+}
+
+// For changes that nobody announces: the plain run's bits, or an error that says so.
+template <class Program>
+void same_or_divergence(Program program) {
+  at::set_num_threads(1);
+  const Ran plain = run(program, false);
+  try {
+    check_same(plain, run(program, true));
+  } catch (const DivergenceError& error) {
+    CHECK(error.id() == "LT0304");
+    at::ones({1}).requires_grad_(true).sum().backward();  // clears what the stopped one left
+  }
+}
+
+inline Tensor parameter() { return (at::randn({kSide, kSide}) * 0.2).requires_grad_(true); }
+inline Tensor batch() {
+  return at::sin(at::arange(kSide * kSide, at::kFloat) * 0.37).view({kSide, kSide});
+}
+
+}  // namespace lowtide::testing

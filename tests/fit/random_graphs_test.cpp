@@ -1,0 +1,121 @@
+#include "tests/fit/random_graphs.h"
+
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
+
+#include <string>
+
+using namespace lowtide;  // the tests of one header
+
+namespace {
+
+const std::vector<double> kFractions{1, 0.75, 0.5, 0.35, 0.25};
+
+std::string name_of(GraphFault::Kind kind) {
+  switch (kind) {
+    case GraphFault::Kind::kNone:
+      return "none";
+    case GraphFault::Kind::kPlainFails:
+      return "fails plain";
+    case GraphFault::Kind::kPlainDiffers:
+      return "plain differs from itself";
+    case GraphFault::Kind::kDiffers:
+      return "differs";
+    case GraphFault::Kind::kOverLimit:
+      return "exceeds the limit";
+    case GraphFault::Kind::kThrew:
+      return "threw";
+    case GraphFault::Kind::kDiffersAfter:
+      return "plain differs after a refusal";
+    case GraphFault::Kind::kRefusedAtOne:
+      return "refused at the plain run's peak";
+  }
+  return "";
+}
+
+std::string describe(std::uint64_t seed, const GraphProgram& program, const GraphFault& fault) {
+  return "random program " + std::to_string(seed) + " at " + std::to_string(fault.fraction) + ": " +
+         name_of(fault.kind) + ": " + fault.text + "\n" + shrink(program, fault).to_text();
+}
+
+struct Trial {
+  GraphStatistics statistics;
+  std::vector<std::string> faults;          // wrong results and the like
+  std::vector<std::string> refused_at_one;  // a limit that plain keeps was refused
+};
+
+Trial try_programs(std::uint64_t first, std::uint64_t count) {
+  at::set_num_threads(1);
+  Trial trial;
+  for (std::uint64_t seed = first; seed < first + count && trial.faults.size() < 3; ++seed) {
+    const GraphProgram program = random_program(seed);
+    const GraphFault fault = find_fault(program, kFractions, trial.statistics);
+    if (!fault) continue;
+    auto& list =
+        fault.kind == GraphFault::Kind::kRefusedAtOne ? trial.refused_at_one : trial.faults;
+    if (list.size() < 3) list.push_back(describe(seed, program, fault));
+  }
+  return trial;
+}
+
+const Trial& few() {
+  static const Trial trial = try_programs(0, 200);
+  return trial;
+}
+
+const Trial& many() {
+  static const Trial trial = try_programs(1'000, 2'000);
+  return trial;
+}
+
+void check_results(const Trial& trial, std::uint64_t count) {
+  const GraphStatistics& s = trial.statistics;
+  for (const std::string& fault : trial.faults) FAIL_CHECK(fault);
+  INFO(s.programs, " programs, ", s.instructions, " instructions, ", s.writes, " writes, ",
+       s.backwards, " backwards; ", s.finished, " runs finished, ", s.refused, " refused; ",
+       s.drops, " drops, ", s.recomputed_ops, " ops run again; ", s.finite_losses, " of ", s.losses,
+       " losses finite");
+  // Not an idle pass: much was dropped and made again, on programs that say something.
+  CHECK(s.programs == count);
+  CHECK(s.backwards >= count);
+  CHECK(s.writes >= 3 * count);
+  CHECK(s.finished >= 3 * count / 2);
+  CHECK(s.drops >= 20 * count);
+  CHECK(s.recomputed_ops >= 20 * count);
+  CHECK(10 * s.finite_losses >= 9 * s.losses);
+}
+
+void check_never_refused_at_one(const Trial& trial) {
+  for (const std::string& refusal : trial.refused_at_one) FAIL_CHECK(refusal);
+  CHECK(trial.statistics.refused_at_one == 0);
+}
+
+}  // namespace
+
+TEST_CASE("200 random programs give the plain run's bits under a budget, or are refused") {
+  check_results(few(), 200);
+}
+
+// Not yet for all: some 2 % are. A source that the program let go of stays for what is made from it
+// and was dropped first (docs/design/budget.md).
+TEST_CASE("200 random programs are not refused the bytes that the plain run takes" *
+          doctest::may_fail()) {
+  check_never_refused_at_one(few());
+}
+
+TEST_CASE("2,000 random programs give the plain run's bits under a budget, or are refused" *
+          doctest::test_suite("slow")) {
+  check_results(many(), 2'000);
+}
+
+TEST_CASE("2,000 random programs are not refused the bytes that the plain run takes" *
+          doctest::test_suite("slow") * doctest::may_fail()) {
+  check_never_refused_at_one(many());
+}
+
+TEST_CASE("a random program reads back from its text") {
+  for (std::uint64_t seed = 0; seed < 5; ++seed) {
+    const std::string text = random_program(seed).to_text();
+    CHECK(GraphProgram::parse(text).to_text() == text);
+  }
+}
