@@ -24,8 +24,9 @@ std::size_t tensor_list_size(const c10::IValue& value) {
 constexpr std::array<std::string_view, 4> kAccumulating{
     "aten::index_put", "aten::index_put_", "aten::_index_put_impl_", "aten::_unsafe_index_put"};
 
-// Fused layers for inference that leave parts of their results as they found them.
-constexpr std::array<std::string_view, 2> kPartlyWritten{"aten::_native_multi_head_attention",
+// Ops that leave parts of their results as they found them.
+constexpr std::array<std::string_view, 3> kPartlyWritten{"aten::_ctc_loss",
+                                                         "aten::_native_multi_head_attention",
                                                          "aten::_transformer_encoder_layer_fwd"};
 
 // native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)
