@@ -29,9 +29,16 @@ struct TensorPlace {
   auto operator<=>(const TensorPlace&) const = default;
 };
 
+// Names a record for as long as an op is kept. An op with several results outlives the records of
+// those that nobody needs, and ids are given out again; serials never are.
+struct RecordName {
+  StorageId id;
+  std::uint64_t serial = 0;
+};
+
 struct CapturedInput {
   TensorPlace place;
-  StorageId storage;
+  RecordName storage;
   std::uint32_t version = 0;
   TensorGeometry geometry;
 };
@@ -45,7 +52,7 @@ struct CapturedShape {
 
 // A storage that the op wrote.
 struct CapturedOutput {
-  StorageId storage;
+  RecordName storage;
   std::uint32_t version = 0;        // after the write
   std::int32_t written_input = -1;  // in place over inputs[written_input]; else a result
   TensorPlace result{0, -1};

@@ -136,7 +136,7 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
       OpCapture& capture = *ticket->capture;
       for (std::size_t i = 0; i < capture.inputs.size(); ++i) {
         auto record = table_.find_or_make(ticket->input_storages[i]);
-        capture.inputs[i].storage = record->id;
+        capture.inputs[i].storage = record->name();
         capture.inputs[i].version = table_.graph().version(record->id);
         ticket->input_records.push_back(std::move(record));
       }
@@ -195,7 +195,7 @@ void OpRecorder::capture_inputs(Ticket& ticket, c10::ArrayRef<c10::IValue> input
           capture->shapes.push_back({place, TensorGeometry::of(tensor)});
           return;
         }
-        capture->inputs.push_back({place, StorageId{}, 0, TensorGeometry::of(tensor)});
+        capture->inputs.push_back({place, {}, 0, TensorGeometry::of(tensor)});
         ticket.input_storages.push_back(tensor.storage());
       });
   if (found_all && all_plain) {
@@ -281,7 +281,7 @@ bool OpRecorder::add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::ui
   const bool completed = !outputs.empty();
   // A record may have been forgotten while the op ran, and its id given out again.
   for (std::size_t i = 0; i < capture.inputs.size(); ++i) {
-    if (ticket.input_records[i]->id == capture.inputs[i].storage) continue;
+    if (ticket.input_records[i]->id == capture.inputs[i].storage.id) continue;
     for (const auto& [impl, data] : ticket.written) {
       for (const auto& record : ticket.input_records) {
         if (record->id.valid() && record->storage._unsafe_get_target() == impl) {
@@ -301,10 +301,10 @@ bool OpRecorder::add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::ui
     if (is_input(storage.unsafeGetStorageImpl()) || storage.nbytes() < kSmallestRecipe) return;
     const auto record = table_.find_or_make(storage);
     const bool seen = std::any_of(capture.outputs.begin(), capture.outputs.end(),
-                                  [&](const auto& o) { return o.storage == record->id; });
+                                  [&](const auto& o) { return o.storage.id == record->id; });
     // A block that is not from our allocator, or that has a past, was not made by this op.
     if (seen || record->block == nullptr || graph.version(record->id) > 0) return;
-    capture.outputs.push_back({record->id, 1, -1, place});
+    capture.outputs.push_back({record->name(), 1, -1, place});
   });
   if (!ticket.written.empty()) {
     const auto [impl, data] = ticket.written.front();
@@ -321,7 +321,7 @@ bool OpRecorder::add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::ui
           capture.inputs[i].version = graph.version(record->id);
         }
         capture.outputs.push_back(
-            {record->id, graph.version(record->id) + 1, static_cast<std::int32_t>(i), {0, -1}});
+            {record->name(), graph.version(record->id) + 1, static_cast<std::int32_t>(i), {0, -1}});
       } else if (moved || !checks_replays_) {
         table_.lose_contents(*record, trash);
       }

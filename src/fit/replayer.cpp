@@ -72,11 +72,9 @@ class Replayer::Round {
     bool done = false;
   };
 
-  void keep(StorageId id, Hold strength) {
-    const auto& record = table_.record(id);
-    if (record == nullptr) return;
-    table_.graph().hold(id, strength);
-    kept_.push_back({record, id, strength});
+  void keep(const std::shared_ptr<StorageRecord>& record, Hold strength) {
+    table_.graph().hold(record->id, strength);
+    kept_.push_back({record, record->id, strength});
   }
   void let_go(const Kept& kept) {
     if (kept.record->id == kept.id) table_.graph().unhold(kept.id, kept.strength);
@@ -88,13 +86,13 @@ class Replayer::Round {
     std::vector<StorageId> missing;
     for (const auto& target : targets_) {
       if (!target->id.valid()) continue;
-      keep(target->id, Hold::kHard);
+      keep(target, Hold::kHard);
       if (!graph.is_there(target->id)) missing.push_back(target->id);
     }
     if (missing.empty()) return;
     const BringBackPlan& plan = owner_.planner_.plan(graph, missing);
     for (const Rebuild& rebuild : plan.rebuilds) {
-      Rebuilt& entry = rebuilt_[rebuild.storage.index()];
+      Rebuilt& entry = rebuilt_[table_.record(rebuild.storage)->serial];
       entry.last_version = rebuild.version;
       entry.aside = rebuild.aside;
     }
@@ -102,13 +100,14 @@ class Replayer::Round {
       Step step{op, table_.capture(op), {}, kept_.size(), 0};
       LOWTIDE_ASSERT(step.capture != nullptr);
       for (const CapturedInput& input : step.capture->inputs) {
-        const auto entry = rebuilt_.find(input.storage.index());
-        const bool is_rebuilt = entry != rebuilt_.end() &&
-                                input.version <= entry->second.last_version &&
-                                (entry->second.aside || !graph.is_there(input.storage));
+        const auto& record = table_.record(input.storage);
+        const auto entry = rebuilt_.find(input.storage.serial);
+        const bool is_rebuilt =
+            entry != rebuilt_.end() && input.version <= entry->second.last_version &&
+            (entry->second.aside || record == nullptr || !graph.is_there(record->id));
         if (is_rebuilt) ++entry->second.uses;
         step.is_rebuilt.push_back(is_rebuilt);
-        if (!is_rebuilt || !entry->second.aside) keep(input.storage, strength_);
+        if (record != nullptr && !(is_rebuilt && entry->second.aside)) keep(record, strength_);
       }
       step.last_kept = kept_.size();
       steps_.push_back(std::move(step));
@@ -120,7 +119,7 @@ class Replayer::Round {
     for (std::size_t i = 0; i < step.capture->inputs.size(); ++i) {
       const CapturedInput& input = step.capture->inputs[i];
       if (step.is_rebuilt[i]) {
-        const Rebuilt& entry = rebuilt_.at(input.storage.index());
+        const Rebuilt& entry = rebuilt_.at(input.storage.serial);
         if (entry.storage) {
           LOWTIDE_ASSERT(entry.version == input.version);
           storages.push_back(entry.storage);
@@ -128,8 +127,8 @@ class Replayer::Round {
         }
       }
       const auto& record = table_.record(input.storage);
-      if (record == nullptr || !table_.graph().is_there(input.storage)) return false;
-      const Bytes bytes = table_.graph().bytes(input.storage);
+      if (record == nullptr || !table_.graph().is_there(record->id)) return false;
+      const Bytes bytes = table_.graph().bytes(record->id);
       if (!record->is_as_recorded(bytes)) stop_for_lost_source(step.capture->op, bytes);
       storages.push_back(record->held ? record->held : c10::Storage(record->storage.lock()));
     }
@@ -146,8 +145,8 @@ class Replayer::Round {
       for (const CapturedInput& input : capture.inputs) {
         const auto& record = table_.record(input.storage);
         if (record == nullptr) continue;
-        table_.graph().hold(input.storage, Hold::kHard);
-        inputs.push_back({record, input.storage, Hold::kHard});
+        table_.graph().hold(record->id, Hold::kHard);
+        inputs.push_back({record, record->id, Hold::kHard});
       }
     }
     struct InputsHeld {
@@ -177,7 +176,7 @@ class Replayer::Round {
       }
       made += storage.nbytes();
       const bool arrives = arrive(capture, output, storage);
-      const auto entry = rebuilt_.find(output.storage.index());
+      const auto entry = rebuilt_.find(output.storage.serial);
       if (entry == rebuilt_.end()) continue;
       // Once the record holds it, it may be dropped like any other.
       trash.storages.push_back(std::move(entry->second.storage));
@@ -193,7 +192,7 @@ class Replayer::Round {
                          .duration_ns = duration_ns});
     for (std::size_t i = 0; i < capture.inputs.size(); ++i) {
       if (!step.is_rebuilt[i]) continue;
-      --rebuilt_.at(capture.inputs[i].storage.index()).uses;
+      --rebuilt_.at(capture.inputs[i].storage.serial).uses;
     }
     // Let go of what no later step reads.
     for (const CapturedInput& input : capture.inputs) release_if_done(input.storage, trash);
@@ -206,8 +205,8 @@ class Replayer::Round {
     return true;
   }
 
-  void release_if_done(StorageId id, StorageTable::Trash& trash) {
-    const auto entry = rebuilt_.find(id.index());
+  void release_if_done(const RecordName& name, StorageTable::Trash& trash) {
+    const auto entry = rebuilt_.find(name.serial);
     if (entry == rebuilt_.end() || entry->second.uses > 0) return;
     // An in-place write of a later step takes it over.
     if (entry->second.version < entry->second.last_version) return;
@@ -219,8 +218,8 @@ class Replayer::Round {
   bool arrive(const OpCapture& capture, const CapturedOutput& output, const c10::Storage& storage) {
     RecipeGraph& graph = table_.graph();
     const auto& record = table_.record(output.storage);
-    if (record == nullptr || record->saved == 0 || graph.is_there(output.storage) ||
-        output.version != graph.version(output.storage)) {
+    if (record == nullptr || record->saved == 0 || graph.is_there(record->id) ||
+        output.version != graph.version(record->id)) {
       return false;
     }
     if (owner_.check_ && !is_opaque(capture.op, output) &&
@@ -238,7 +237,7 @@ class Replayer::Round {
     owner_.recorder_.resume(*record->block, record->tape_tag);
     hook::cpu_memory().ledger().retag(record->block->size_bytes, record->block->kind,
                                       MemoryKind::kSaved);
-    graph.brought_back(output.storage);
+    graph.brought_back(record->id);
     return true;
   }
 
@@ -248,7 +247,7 @@ class Replayer::Round {
   const Hold strength_;
   std::vector<Step> steps_;
   std::vector<Kept> kept_;
-  std::unordered_map<std::uint32_t, Rebuilt> rebuilt_;  // by StorageId
+  std::unordered_map<std::uint64_t, Rebuilt> rebuilt_;  // by StorageRecord::serial
 };
 
 std::vector<c10::Storage> Replayer::bring_back(const StorageTable::Records& targets) {

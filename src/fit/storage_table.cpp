@@ -11,6 +11,8 @@ namespace {
 // Fewer records are not worth a collection.
 constexpr std::size_t kSmallestCollection = 4096;
 
+const std::shared_ptr<StorageRecord> kNoRecord;
+
 const c10::DataPtr& data_ptr(c10::StorageImpl& storage) {
   return storage._mutable_data_ptr_no_checks();
 }
@@ -33,8 +35,12 @@ StorageTable::StorageTable()
     : graph_(std::make_unique<RecipeGraph>(std::make_unique<OnlinePolicy>())) {}
 
 const std::shared_ptr<StorageRecord>& StorageTable::record(StorageId id) const {
-  static const std::shared_ptr<StorageRecord> kNone;
-  return id.index() < records_.size() ? records_[id.index()] : kNone;
+  return id.index() < records_.size() ? records_[id.index()] : kNoRecord;
+}
+
+const std::shared_ptr<StorageRecord>& StorageTable::record(const RecordName& name) const {
+  const std::shared_ptr<StorageRecord>& found = record(name.id);
+  return found != nullptr && found->serial == name.serial ? found : kNoRecord;
 }
 
 std::shared_ptr<StorageRecord> StorageTable::find(const c10::Storage& storage) const {
@@ -54,6 +60,7 @@ std::shared_ptr<StorageRecord> StorageTable::find_or_make(const c10::Storage& st
   if (auto found = find(storage)) return found;
   auto made = std::make_shared<StorageRecord>(*this);
   made->id = graph_->add_storage(storage.nbytes());
+  made->serial = ++last_serial_;
   if (records_.size() <= made->id.index()) records_.resize(made->id.index() + 1);
   records_[made->id.index()] = made;
   attach(made, storage);
@@ -90,7 +97,7 @@ std::uint32_t StorageTable::depth_after(const OpCapture& capture) const {
   std::uint32_t depth = 0;
   for (const CapturedInput& input : capture.inputs) {
     const auto& read = record(input.storage);
-    if (read != nullptr && graph_->has_recipe(input.storage)) depth = std::max(depth, read->depth);
+    if (read != nullptr && graph_->has_recipe(read->id)) depth = std::max(depth, read->depth);
   }
   return depth + 1;
 }
@@ -103,8 +110,8 @@ bool StorageTable::add_op(std::shared_ptr<OpCapture> capture, std::uint64_t cost
   std::vector<StorageId> writes;
   reads.reserve(capture->inputs.size());
   writes.reserve(capture->outputs.size());
-  for (const CapturedInput& input : capture->inputs) reads.push_back(input.storage);
-  for (const CapturedOutput& output : capture->outputs) writes.push_back(output.storage);
+  for (const CapturedInput& input : capture->inputs) reads.push_back(input.storage.id);
+  for (const CapturedOutput& output : capture->outputs) writes.push_back(output.storage.id);
   const OpId op = graph_->add_op(cost_ns, reads, writes, clock_ns);
   if (!op.valid()) return false;
   for (std::size_t i = 0; i < reads.size(); ++i) {

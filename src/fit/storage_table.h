@@ -71,6 +71,7 @@ struct StorageRecord final : hook::BlockRecord {
 
   StorageTable& table;
   StorageId id;  // not valid: forgotten
+  std::uint64_t serial = 0;
   // Null: dropped, freed by the program, or not from our allocator.
   hook::MemoryBlock* block = nullptr;
   const void* data = nullptr;  // where the bytes were when last seen
@@ -87,6 +88,8 @@ struct StorageRecord final : hook::BlockRecord {
 
   // Whether the storage still is what was recorded; resize_() and set_() are no ops that are seen.
   bool is_as_recorded(Bytes bytes) const;
+
+  RecordName name() const { return {id, serial}; }
 };
 
 class StorageTable {
@@ -112,8 +115,9 @@ class StorageTable {
 
   std::shared_ptr<StorageRecord> find(const c10::Storage& storage) const;
   std::shared_ptr<StorageRecord> find_or_make(const c10::Storage& storage);
-  // Null when there is none of that id.
+  // Null when there is none of that id, or of that name.
   const std::shared_ptr<StorageRecord>& record(StorageId id) const;
+  const std::shared_ptr<StorageRecord>& record(const RecordName& name) const;
   const std::shared_ptr<const OpCapture>& capture(OpId op) const { return captures_[op.index()]; }
   const Records& records() const { return records_; }  // by id, null where there is none
 
@@ -172,6 +176,7 @@ class StorageTable {
   std::unordered_map<const c10::StorageImpl*, StorageId> foreign_;  // not from our allocator
   std::size_t kept_by_collection_ = 0;
   std::size_t saved_count_ = 0;
+  std::uint64_t last_serial_ = 0;
 };
 
 }  // namespace lowtide

@@ -1196,6 +1196,19 @@ TEST_CASE("a write to the result of an op whose other results were dropped") {
   });
 }
 
+TEST_CASE("results of an op that nobody needs, whose places in the tables went to others") {
+  same_both_ways([](Held& held) {
+    const Tensor w = parameter();
+    Tensor where = at::argsort(batch() * 3, /*stable=*/true, 1, false);  // sorted values: gone
+    Tensors losses{at::exp(w).sum(), at::tanh(w).sum(), at::sigmoid(w).sum()};
+    losses.push_back(at::gather(w, 1, where).sum());
+    where = Tensor();
+    held.drop_all();
+    torch::autograd::backward(losses, {});
+    return Tensors{w.grad()};
+  });
+}
+
 TEST_CASE("a buffer from empty() that is partly written by pointer is an error or right") {
   same_or_divergence([](Held& held) {
     const Tensor w = parameter();
