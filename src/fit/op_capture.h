@@ -91,8 +91,8 @@ at::Tensor tensor_at(const std::vector<c10::IValue>& results, TensorPlace place)
 
 // Whether running `op` with these arguments again gives the same bits. Known not to be repeatable:
 // ops of other libraries (they may have side effects), accumulating index writes, which add in any
-// order when there are several threads, and fused inference layers that leave parts of their
-// results unwritten.
+// order when there are several threads, ops that leave parts of their results unwritten, and
+// medians along an expanded dimension.
 bool is_repeatable(const hook::Operator& op, c10::ArrayRef<c10::IValue> arguments);
 
 // Whether the output is a kernel's scratch whose bits mean nothing: it travels with its op, and is

@@ -6,6 +6,7 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <barrier>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -123,31 +124,35 @@ TEST_CASE("1,000 steps leave Lowtide's own memory as it was") {
 TEST_CASE("eight threads train under one budget, each with the bits of its own plain run") {
   at::set_num_threads(1);
   constexpr int kThreads = 8;
-  const auto train_one = [](int index) {
+  const auto train_one = [](int index, const std::function<void()>& graph_stands) {
     at::Tensor w = at::full({128, 128}, 0.01 * (index + 1)).requires_grad_(true);
     for (int step = 0; step < 4; ++step) {
       w.mutable_grad() = at::Tensor();
       at::Tensor y = w * 2;
       for (int i = 0; i < 16; ++i) y = at::sin(y).mm(w);
+      graph_stands();
       y.sum().backward();
     }
     return w.grad();
   };
   std::vector<at::Tensor> plain;
-  for (int i = 0; i < kThreads; ++i) plain.push_back(train_one(i));
+  for (int i = 0; i < kThreads; ++i) plain.push_back(train_one(i, [] {}));
   std::vector<at::Tensor> budgeted(kThreads);
   std::atomic<int> refused{0};
   {
     const Bytes block = 128 * 128 * sizeof(float);
     const MemoryBudget budget(live() + kThreads * 32 * block);
+    std::barrier all_graphs(kThreads);  // of 33 blocks each
     std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i) {
       threads.emplace_back([&, i] {
         at::set_num_threads(1);
         try {
-          budgeted[static_cast<std::size_t>(i)] = train_one(i);
+          budgeted[static_cast<std::size_t>(i)] =
+              train_one(i, [&] { all_graphs.arrive_and_wait(); });
         } catch (const BudgetError&) {
           ++refused;
+          all_graphs.arrive_and_drop();
         }
       });
     }

@@ -431,7 +431,9 @@ void add_reductions(Table& table) {
   table.along_dim("flip", [](const Tensor& x, std::int64_t d) { return at::flip(x, {d}); });
   table.along_dim("roll", [](const Tensor& x, std::int64_t d) { return at::roll(x, {3}, {d}); });
   table.along_dim("max", [](const Tensor& x, std::int64_t d) { return at::max(x, d, true); });
-  table.along_dim("median", [](const Tensor& x, std::int64_t d) { return at::median(x, d, true); });
+  table.along_dim("median", [](const Tensor& x, std::int64_t d) {
+    return at::median(x.contiguous(), d, true);  // of an expanded tensor it is not repeatable
+  });
   table.along_dim("cummax", [](const Tensor& x, std::int64_t d) { return at::cummax(x, d); });
   table.along_dim("sort", [](const Tensor& x, std::int64_t d) {
     return at::sort(x, /*stable=*/true, d, false);

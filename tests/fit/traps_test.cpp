@@ -1209,6 +1209,18 @@ TEST_CASE("results of an op that nobody needs, whose places in the tables went t
   });
 }
 
+TEST_CASE("the median of an expanded tensor, which is not the same twice, is kept") {
+  Held held(true);
+  const Tensor w = parameter();
+  // Doubles, and so many: it depends on what the kernel finds behind them.
+  Tensor medians =
+      std::get<0>(at::median(at::rand({64}, at::kDouble).repeat({8}).expand({3, 512}), 0));
+  const Tensor loss = (w.view({-1, 512}) * medians).sum();
+  medians = Tensor();
+  held.drop_all();
+  CHECK_NOTHROW(loss.backward());
+}
+
 TEST_CASE("a buffer from empty() that is partly written by pointer is an error or right") {
   same_or_divergence([](Held& held) {
     const Tensor w = parameter();
