@@ -2,17 +2,18 @@
 // peak and what was dropped and run again.
 //
 //   budget_bench [--model=all|transformer|conv|encoder|small-ops] [--quick] [--only=TEXT]
-//                [--repeats=5] [--warm=1] [--results=FILE]
+//                [--repeats=5] [--warm=3] [--results=FILE]
 //
 // The figures of docs/performance.md. A step is: gradients dropped, forward, backward, an update of
 // each parameter. The learning rate is 0, so every step is the same work and gradients and running
 // statistics must be those of the plain step, bit for bit: rows say whether they are.
 //
 // The rows take turns in each round, so that a change of the machine's speed meets all of them. A
-// turn makes the budget, runs `warm` steps and times one more. Ratios are taken to the plain turn
-// of the same round; all figures are medians over the rounds. Peaks are the counting allocator's,
-// parameters, gradients and inputs included. "static" is what is live after a plain step. One
-// thread.
+// turn runs a step and times the next; under a budget it times the one after `warm` steps, of which
+// the first ones teach the budget the smallest limit, and the very first too. Ratios are taken to
+// the plain turn of the same round; all figures are medians over the rounds. Peaks are the counting
+// allocator's, parameters, gradients and inputs included. "static" is what is live after a plain
+// step; what a step adds is its peak above what is live before it, with no gradients. One thread.
 //
 // A row that the budget refuses is not run again, and says with which numbers; so does one that was
 // given up after 20 times the plain step. --only runs the rows whose names contain TEXT (and
@@ -33,6 +34,8 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -57,13 +60,14 @@ struct Settings {
   std::string only;
   bool quick = false;
   int repeats = 5;
-  int warm = 1;
+  int warm = 3;
   std::string results;
 };
 
 struct Measurement {
   double wall_s = 0;
   double processor_s = 0;
+  double first_processor_s = 0;  // of the turn's first step
   Bytes peak_bytes = 0;
   std::uint64_t result = 0;  // of all gradients and buffers
   std::uint64_t drops = 0;
@@ -127,7 +131,7 @@ class Stepper {
     for (const at::Tensor& parameter : model_.parameters) parameter.add_(parameter.grad(), 0);
   }
 
-  // A turn of `row`: `warm` steps and a timed one. A refusal is noted in the row.
+  // A turn of `row`: untimed steps and a timed one. A refusal is noted in the row.
   void run(Row& row, int warm) {
     drop_gradients();
     {
@@ -147,12 +151,12 @@ class Stepper {
     drop_gradients();
   }
 
-  // Live bytes after a step.
-  Bytes static_bytes() {
+  // Live bytes after a step, and without its gradients.
+  std::pair<Bytes, Bytes> resting_bytes() {
     step(0);
-    const Bytes live = MemoryMeter().live_bytes();
+    const Bytes after = MemoryMeter().live_bytes();
     drop_gradients();
-    return live;
+    return {after, MemoryMeter().live_bytes()};
   }
 
  private:
@@ -161,7 +165,10 @@ class Stepper {
     {
       std::optional<MemoryBudget> budget;
       if (row.limit > 0) budget.emplace(row.limit);
-      for (int i = 0; i < warm; ++i) step(row.checkpoint_every);
+      const double first_start = processor_seconds();
+      if (warm > 0) step(row.checkpoint_every);
+      run.first_processor_s = processor_seconds() - first_start;
+      for (int i = 1; i < (budget ? warm : 1); ++i) step(row.checkpoint_every);
       const BudgetReport before = budget ? budget->report() : BudgetReport();
       MemoryMeter meter;
       const double start = wall_seconds(), processor_start = processor_seconds();
@@ -215,7 +222,7 @@ Bytes largest_peak(const Row& row) {
   return largest;
 }
 
-Json report_of(const Row& row, const Row& plain) {
+Json report_of(const Row& row, const Row& plain, Bytes before_step) {
   const double plain_peak = static_cast<double>(largest_peak(plain));
   Json report = Json::object();
   report["row"] = row.name;
@@ -230,10 +237,16 @@ Json report_of(const Row& row, const Row& plain) {
   const std::vector<double> ratios = ratios_to(plain, row, &Measurement::processor_s);
   report["processor_time_of_plain"] = median(ratios);
   report["wall_time_of_plain"] = median(ratios_to(plain, row, &Measurement::wall_s));
+  if (row.limit > 0) {
+    report["first_step_of_plain"] = median_of(row, &Measurement::first_processor_s) /
+                                    median_of(plain, &Measurement::processor_s);
+  }
   report["processor_s"] = median_of(row, &Measurement::processor_s);
   report["wall_s"] = median_of(row, &Measurement::wall_s);
   report["peak_bytes"] = largest_peak(row);
   report["peak_of_plain"] = static_cast<double>(largest_peak(row)) / plain_peak;
+  report["added_of_plain"] = static_cast<double>(largest_peak(row) - before_step) /
+                             static_cast<double>(largest_peak(plain) - before_step);
   report["drops"] = median_of(row, &Measurement::drops);
   report["recomputed_ops"] = median_of(row, &Measurement::recomputed_ops);
   report["recompute_s"] = median_of(row, &Measurement::recompute_s);
@@ -268,13 +281,14 @@ struct Plan {
 struct Measured {
   std::vector<Row> rows;  // plain first
   Bytes static_bytes = 0;
+  Bytes before_step_bytes = 0;
 };
 
 Measured measure_rows(StepModel model, const Settings& settings, const Plan& plan) {
   Stepper stepper(std::move(model));
   stepper.step(0);  // warms up libtorch
   Measured measured;
-  measured.static_bytes = stepper.static_bytes();
+  std::tie(measured.static_bytes, measured.before_step_bytes) = stepper.resting_bytes();
   std::vector<Row>& rows = measured.rows;
   const auto try_out = [&](int checkpoint_every) {
     Row row{"", 0, checkpoint_every};
@@ -319,8 +333,11 @@ Json report_of(const std::string& name, const std::string& description, const Me
   report["description"] = description;
   report["plain_peak_bytes"] = largest_peak(measured.rows[0]);
   report["static_bytes"] = measured.static_bytes;
+  report["before_step_bytes"] = measured.before_step_bytes;
   Json rows = Json::array();
-  for (const Row& row : measured.rows) rows.push_back(report_of(row, measured.rows[0]));
+  for (const Row& row : measured.rows) {
+    rows.push_back(report_of(row, measured.rows[0], measured.before_step_bytes));
+  }
   report["rows"] = std::move(rows);
   return report;
 }

@@ -170,16 +170,18 @@ StepModel residual_conv_net(bool small) {
   const std::int64_t batch = small ? 8 : 32;
   const std::int64_t size = small ? 64 : 128;
   const std::vector<std::int64_t> widths =
-      small ? std::vector<std::int64_t>{64, 128} : std::vector<std::int64_t>{64, 128, 256, 512};
+      small ? std::vector<std::int64_t>{64, 128} : std::vector<std::int64_t>{64, 128, 256};
+  constexpr int kBlocksOfAWidth = 3;
   StepModel model;
   Weights weights(model);
   const Convolution stem = convolution(weights, 3, 64, 7, 2);
   std::vector<Block> blocks;
   std::int64_t in = 64;
   for (const std::int64_t out : widths) {
-    blocks.push_back(residual_block(weights, in, out, in == out ? 1 : 2));
-    blocks.push_back(residual_block(weights, out, out, 1));
-    in = out;
+    for (int i = 0; i < kBlocksOfAWidth; ++i) {
+      blocks.push_back(residual_block(weights, in, out, in == out ? 1 : 2));
+      in = out;
+    }
   }
   const Tensor head = weights.normal({1000, in}, 0.02), head_bias = weights.constant(1000, 0);
   const Tensor images = at::randn({batch, 3, size, size});
@@ -241,8 +243,7 @@ StepModel tree_lstm(bool small) {
   }
   std::vector<Tensor> leaves;
   for (std::size_t i = 0; i < leaf_count; ++i) leaves.push_back(at::randn({kSize, kSize}));
-  model.description =
-      "binary TreeLSTM, " + std::to_string(leaf_count) + " leaves, states of 64 KiB";
+  model.description = concat("binary TreeLSTM, ", leaf_count, " leaves, states of 64 KiB");
   model.loss = [=](int) {
     std::vector<TreeState> states;
     for (const Tensor& leaf : leaves) states.push_back(cell.leaf(leaf));

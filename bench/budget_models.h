@@ -23,8 +23,8 @@ struct StepModel {
 // blocks, 256 wide, 4 sequences of 256.
 StepModel transformer(bool small);
 
-// ResNet-18's blocks and widths: batch norm, ReLU and residual sum in place; 32 images of 128x128.
-// Small: the first two widths, 8 images of 64x64.
+// ResNet-18's stem, its first three widths and three blocks of each: batch norm, ReLU and residual
+// sum in place; 32 images of 128x128. Small: two widths, 8 images of 64x64.
 StepModel residual_conv_net(bool small);
 
 // The deformable encoder on four levels of an 800x1333 image, 6 layers, as in encoder_bench. Small:

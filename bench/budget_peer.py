@@ -41,11 +41,15 @@ class Meter:
         if Meter.library is None:
             Meter.library = ctypes.CDLL(str(LIBRARY))
             Meter.library._ZNK7lowtide11MemoryMeter10peak_bytesEv.restype = ctypes.c_uint64
+            Meter.library._ZNK7lowtide11MemoryMeter10live_bytesEv.restype = ctypes.c_uint64
         self.place = ctypes.c_void_p()
         Meter.library._ZN7lowtide11MemoryMeterC1Ev(ctypes.byref(self.place))
 
     def reset(self):
         Meter.library._ZN7lowtide11MemoryMeter10reset_peakEv(ctypes.byref(self.place))
+
+    def live(self):
+        return Meter.library._ZNK7lowtide11MemoryMeter10live_bytesEv(ctypes.byref(self.place))
 
     def peak(self):
         return Meter.library._ZNK7lowtide11MemoryMeter10peak_bytesEv(ctypes.byref(self.place))
@@ -102,7 +106,7 @@ class ConvNet(nn.Module):
     def __init__(self, quick):
         super().__init__()
         batch, size = (8, 64) if quick else (32, 128)
-        widths = [64, 64, 64, 128, 128] if quick else [64, 64, 64, 128, 128, 256, 256, 512, 512]
+        widths = [64] + [width for width in ([64, 128] if quick else [64, 128, 256]) for _ in range(3)]
         self.stem, self.head = ConvNorm(3, 64, 7, 2), nn.Linear(widths[-1], 1000)
         self.blocks = nn.ModuleList(ResidualBlock(a, b) for a, b in zip(widths, widths[1:]))
         self.images, self.labels = torch.randn(batch, 3, size, size), torch.randint(1000, (batch,))
@@ -166,13 +170,14 @@ def checksum(tensors):
 
 def measure(model, run_blocks, warm, meter):
     restore(model)
+    before = meter.live()
     for _ in range(warm):
         step(model, run_blocks)
     meter.reset()
     wall, processor = time.perf_counter(), time.process_time()
     step(model, run_blocks)
     run = {"processor_s": time.process_time() - processor, "wall_s": time.perf_counter() - wall,
-           "peak_bytes": meter.peak()}
+           "peak_bytes": meter.peak(), "added_bytes": meter.peak() - before}
     run["gradients"] = checksum(parameter.grad for parameter in model.parameters())
     run["running_statistics"] = checksum(model.buffers())
     restore(model)
@@ -188,6 +193,7 @@ def measure_model(name, model, repeats, warm):
             runs[row].append(run)
             print(f"  {row:48}{run['processor_s']:8.3f} s  peak {run['peak_bytes'] / 2**20:8.1f} MiB", file=sys.stderr)
     plain_peak = max(run["peak_bytes"] for run in runs["plain"])
+    plain_added = max(run["added_bytes"] for run in runs["plain"])
     rows = []
     for row, taken in runs.items():
         rounds = [a["processor_s"] / b["processor_s"] for a, b in zip(taken, runs["plain"])]
@@ -200,6 +206,7 @@ def measure_model(name, model, repeats, warm):
             "processor_s": statistics.median(run["processor_s"] for run in taken),
             "peak_bytes": peak,
             "peak_of_plain": peak / plain_peak,
+            "added_of_plain": max(run["added_bytes"] for run in taken) / plain_added,
             "same_gradients": all(run["gradients"] == runs["plain"][0]["gradients"] for run in taken),
             "same_running_statistics": all(
                 run["running_statistics"] == runs["plain"][0]["running_statistics"] for run in taken),

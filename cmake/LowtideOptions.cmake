@@ -39,7 +39,9 @@ endif()
 
 find_program(LOWTIDE_CCACHE ccache)
 if(LOWTIDE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${LOWTIDE_CCACHE}")
+  # The sloppiness is what precompiled headers need; without it they are never cached.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros "${LOWTIDE_CCACHE}")
 endif()
 find_program(LOWTIDE_MOLD mold)
 if(LOWTIDE_MOLD)
