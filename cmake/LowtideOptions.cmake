@@ -33,7 +33,8 @@ endif()
 if(LOWTIDE_SANITIZE)
   target_compile_options(
     lowtide_build_flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined
-                                  -fno-omit-frame-pointer)
+                                  -fno-omit-frame-pointer
+                                  -Wno-maybe-uninitialized) # false alarms in instrumented code
   target_link_options(lowtide_build_flags INTERFACE -fsanitize=address,undefined)
 endif()
 

@@ -145,7 +145,7 @@ struct OpInterception::State {
 namespace {
 
 // Leaked: ops run until the very end of the process.
-[[maybe_unused]] auto* const registration =
+[[gnu::used]] auto* const registration =
     new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().registerFallback(
         kObserverKey,
         c10::KernelFunction::makeFromBoxedFunction<&OpInterception::State::intercept>(),
