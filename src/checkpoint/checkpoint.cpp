@@ -30,7 +30,8 @@
 //
 // The replay stops at the last slot that is still wanted. If the op that packs it may yet write to
 // its arguments the op is let finish, and the stop comes with the next op; else it comes at once,
-// and the op's own work is spared.
+// and the op's own work is spared. A custom function that saves is let finish too: libtorch's node
+// for it, left by an exception there, would hold its own output for ever.
 //
 // Parameters are not waited for: a leaf that needs grad is held by its hook, as autograd would hold
 // it.
@@ -418,7 +419,7 @@ void Frame::replay_pack(const at::Tensor& tensor) {
   if (!early_stop_ || index < progress.stop_after) return;
   progress.done = true;
   progress.observer->request_stop();
-  if (op == nullptr || op->functional) throw ReplayDone(this);
+  if (op == nullptr ? KeptInput::is_keeping() : op->functional) throw ReplayDone(this);
 }
 
 }  // namespace checkpoint_impl

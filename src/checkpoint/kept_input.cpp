@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "lowtide/bytes.h"
 #include "lowtide/error.h"
@@ -116,6 +117,22 @@ void SpillFile::read(std::uint64_t at, void* bytes, std::uint64_t size) const {
   }
 }
 
+namespace {
+
+thread_local bool t_keeping = false;
+
+hook::SavedTensor keep(const at::Tensor& tensor) {
+  struct Keeping {
+    bool before = std::exchange(t_keeping, true);
+    ~Keeping() { t_keeping = before; }
+  } const now;
+  return hook::SavedTensor(tensor);
+}
+
+}  // namespace
+
+bool KeptInput::is_keeping() noexcept { return t_keeping; }
+
 // The tensor's data without its history: holding the Variable would be a reference cycle once the
 // region changes it in place, for then its history leads through the region's own nodes.
 KeptInput::KeptInput(const at::Tensor& tensor)
@@ -123,7 +140,7 @@ KeptInput::KeptInput(const at::Tensor& tensor)
       is_leaf_(tensor.is_leaf()),
       // Inside another region, that one's replay gives the inputs back: nothing is held here.
       movable_(!(requires_grad_ && is_leaf_) && hook::SavedTensorScope::innermost() == nullptr),
-      saved_(tensor.tensor_data()),
+      saved_(keep(tensor.tensor_data())),
       as_given_(tensor.tensor_data()) {}
 
 void KeptInput::follow_writes(const RegionTrace& trace) {

@@ -36,6 +36,9 @@ class KeptInput {
   // Keeps `tensor` by reference, as autograd keeps a saved tensor: under the providers in force.
   explicit KeptInput(const at::Tensor& tensor);
 
+  // Whether this thread is in the constructor, which asks the providers in force.
+  static bool is_keeping() noexcept;
+
   // If the region wrote to the tensor's storage, keeps the bytes from before instead. Called when
   // the first run ends, and by a replay that comes before that.
   void follow_writes(const RegionTrace& trace);
