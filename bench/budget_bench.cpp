@@ -1,7 +1,7 @@
 // A training step plain, inside byte limits, and with checkpoints placed by hand: time, counted
 // peak and what was dropped and run again.
 //
-//   budget_bench [--model=all|transformer|conv|encoder|small-ops] [--quick] [--only=TEXT]
+//   budget_bench [--model=all|transformer|conv|encoder|small-ops] [--quick] [--only=REGEX]
 //                [--repeats=5] [--warm=3] [--results=FILE]
 //
 // The figures of docs/performance.md. A step is: gradients dropped, forward, backward, an update of
@@ -16,7 +16,7 @@
 // step; what a step adds is its peak above what is live before it, with no gradients. One thread.
 //
 // A row that the budget refuses is not run again, and says with which numbers; so does one that was
-// given up after 20 times the plain step. --only runs the rows whose names contain TEXT (and
+// given up after 20 times the plain step. --only runs the rows whose names REGEX matches (and
 // plain);
 // --quick shrinks the models, to try the bench out: its figures mean nothing.
 
@@ -31,6 +31,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <regex>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -57,7 +58,8 @@ constexpr double kPatience = 20;  // times the plain step
 
 struct Settings {
   std::string model = "all";
-  std::string only;
+  std::string only_text;
+  std::regex only;
   bool quick = false;
   int repeats = 5;
   int warm = 3;
@@ -134,12 +136,6 @@ class Stepper {
   // A turn of `row`: untimed steps and a timed one. A refusal is noted in the row.
   void run(Row& row, int warm) {
     drop_gradients();
-    {
-      const at::NoGradGuard no_grad;
-      for (std::size_t i = 0; i < first_buffers_.size(); ++i) {
-        model_.buffers[i].copy_(first_buffers_[i]);
-      }
-    }
     try {
       row.runs.push_back(measure(row, warm));
     } catch (const BudgetError& error) {
@@ -160,6 +156,14 @@ class Stepper {
   }
 
  private:
+  // So that what the timed step leaves there does not depend on how many went before.
+  void restore_buffers() {
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < first_buffers_.size(); ++i) {
+      model_.buffers[i].copy_(first_buffers_[i]);
+    }
+  }
+
   Measurement measure(const Row& row, int warm) {
     Measurement run;
     {
@@ -169,6 +173,7 @@ class Stepper {
       if (warm > 0) step(row.checkpoint_every);
       run.first_processor_s = processor_seconds() - first_start;
       for (int i = 1; i < (budget ? warm : 1); ++i) step(row.checkpoint_every);
+      restore_buffers();
       const BudgetReport before = budget ? budget->report() : BudgetReport();
       MemoryMeter meter;
       const double start = wall_seconds(), processor_start = processor_seconds();
@@ -301,7 +306,7 @@ Measured measure_rows(StepModel model, const Settings& settings, const Plan& pla
     return base + static_cast<Bytes>(f * static_cast<double>(plain.peak_bytes - base));
   };
   const auto add = [&](Row row) {
-    if (rows.empty() || row.name.find(settings.only) != std::string::npos) rows.push_back(row);
+    if (rows.empty() || std::regex_search(row.name, settings.only)) rows.push_back(row);
   };
   const auto text = [](double f) { return std::to_string(f).substr(0, 4); };
   add({"plain"});
@@ -361,14 +366,12 @@ std::uint64_t count_ops(StepModel& model) {
 
 Json measure_small_ops(const Settings& settings) {
   Json report = Json::object();
-  if (settings.only.empty()) {
-    try {
-      report["op_costs_ns"] = measure_op_costs(settings.repeats);
-    } catch (const BudgetError& error) {
-      report["op_costs_ns"]["refused"] = refusal_of(error);
-    }
-    std::fprintf(stderr, "  %s\n", to_text(report.at("op_costs_ns")).c_str());
+  try {
+    report["op_costs_ns"] = measure_op_costs(settings.repeats);
+  } catch (const BudgetError& error) {
+    report["op_costs_ns"]["refused"] = refusal_of(error);
   }
+  std::fprintf(stderr, "  %s\n", to_text(report.at("op_costs_ns")).c_str());
 
   StepModel model = tree_lstm(settings.quick);
   const std::string description = model.description;
@@ -401,7 +404,7 @@ Json run(const Settings& settings) {
   Json report = Json::object();
   report["command"] =
       concat("budget_bench --model=", settings.model, settings.quick ? " --quick" : "",
-             settings.only.empty() ? "" : " --only='" + settings.only + "'",
+             settings.only_text.empty() ? "" : concat(" --only='", settings.only_text, "'"),
              " --repeats=", settings.repeats, " --warm=", settings.warm, " --results=FILE");
   report["processor"] = processor_name();
   report["torch"] = TORCH_VERSION;
@@ -448,7 +451,8 @@ Settings read_settings(int argc, char** argv) {
     } else if (argument == "--quick") {
       settings.quick = true;
     } else if (argument.starts_with("--only=")) {
-      settings.only = value;
+      settings.only_text = value;
+      settings.only = std::regex(settings.only_text);
     } else if (argument.starts_with("--repeats=")) {
       settings.repeats = std::atoi(value.c_str());
     } else if (argument.starts_with("--warm=")) {
