@@ -1,0 +1,407 @@
+// Each rule is one question to the graph, asked when the whole file has been read: whether a sum
+// ever went into a backward cannot be known where it is made.
+
+#include "src/lint/judge.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "src/base/text.h"
+
+namespace lowtide::lint {
+namespace {
+
+class Judge {
+ public:
+  Judge(Interpreter& interpreter, const SyntaxTree& tree, Names& names, Vocabulary& words)
+      : in_(interpreter),
+        tree_(tree),
+        names_(names),
+        words_(words),
+        graph_(interpreter.graph()),
+        seen_(interpreter.observations()) {}
+
+  std::vector<RawFinding> run() {
+    for (const Direct& direct : seen_.direct) {
+      add(direct.rule, direct.site, direct.message, Cost::kPeak);
+    }
+    forwards();
+    carried();
+    stored();
+    updates();
+    retained();
+    not_cleared();
+    unrolled();
+    return std::move(out_);
+  }
+
+ private:
+  void add(std::string_view rule, NodeId site, std::string message, Cost cost) {
+    for (RawFinding& known : out_) {
+      if (known.rule == rule && tree_[known.site].line == tree_[site].line) {
+        known.cost = std::min(known.cost, cost);
+        return;
+      }
+    }
+    out_.push_back({std::string(rule), site, std::move(message), cost});
+  }
+  bool reported(std::string_view rule, NodeId site) const {
+    return std::any_of(out_.begin(), out_.end(), [&](const RawFinding& known) {
+      return known.rule == rule && tree_[known.site].line == tree_[site].line;
+    });
+  }
+
+  // Whether a backward ran on the value, or on what was made of it, in any iteration.
+  Cost cost_of(GraphId value) const { return graph_[value].freed ? Cost::kCreep : Cost::kLeak; }
+
+  // A loop whose iterations are training steps: one in which a backward runs.
+  bool is_training(LoopId id) const {
+    const LoopRun& loop = graph_.loop(id);
+    return loop.implicit ? loop.own_backwards > 0 : loop.backwards > 0 || loop.steps > 0;
+  }
+  bool is_pass_over_data(LoopId id) const {
+    const LoopRun& loop = graph_.loop(id);
+    return loop.over_data && loop.forwards > 0;
+  }
+
+  void carried() {
+    for (const CarriedOver& event : seen_.carried) {
+      if (!graph_.has_history(event.result)) continue;
+      const bool training = is_training(event.loop);
+      if (event.by == CarriedOver::By::kUse) {
+        if (!training || !graph_.has_history(event.carried)) continue;
+        if (graph_.from_parameters_only(event.carried)) continue;
+        add("hidden-not-detached", event.site,
+            concat("the state ", subject(event.site),
+                   "comes from the iteration before, whose backward has run: detach it between the "
+                   "iterations, or every step drags the graphs of all steps before it along"),
+            Cost::kLeak);
+        continue;
+      }
+      const GraphNode& result = graph_[event.result];
+      const bool parameters_only = graph_.from_parameters_only(event.result);
+      if (parameters_only) {
+        // A penalty over all weights is summed in a loop over them, and goes into backward.
+        if (graph_.loop(event.loop).over_parameters) continue;
+        if (result.backwarded && !event.was_freed) continue;
+        if (!training) continue;
+        add("update-with-grad", event.site,
+            "weights are updated with grad mode on: each update joins the graph of the one before; "
+            "do it under torch.no_grad()",
+            Cost::kCreep);
+        continue;
+      }
+      if (result.backwarded && !event.was_freed) continue;
+      if (!has_fresh_history(event)) continue;
+      if (!training) {
+        if (!is_pass_over_data(event.loop) || (result.escaped && !evaluating(event.function)) ||
+            result.backwarded) {
+          continue;
+        }
+        if (evaluated_loops_.count(graph_.loop(event.loop).node) ||
+            evaluated_functions_.count(event.function)) {
+          raise_evaluation(event.function);
+          continue;
+        }
+      }
+      const bool joins = event.by == CarriedOver::By::kJoiningUp;
+      add(joins ? "history-stored" : "history-accumulated", event.site,
+          joins
+              ? "each iteration's tensor is joined to those before with its history: detach it "
+                "first"
+              : "the sum outlives the iteration and keeps the history of every value added to it: "
+                "add loss.item(), or loss.detach() to stay on the device",
+          cost_of_inputs(event.result, event.carried));
+    }
+  }
+
+  bool has_fresh_history(const CarriedOver& event) const {
+    // An exponential decay of one old value makes a chain too: any history counts.
+    return !graph_[event.result].inputs.empty();
+  }
+
+  Cost cost_of_inputs(GraphId result, GraphId carried) const {
+    bool freed = false, other = false;
+    for (const GraphId input : graph_[result].inputs) {
+      if (input == carried) continue;
+      other = true;
+      freed = freed || graph_[input].freed;
+    }
+    if (!other) return cost_of(carried);
+    return freed ? Cost::kCreep : Cost::kLeak;
+  }
+
+  std::string subject(NodeId) const { return {}; }
+
+  bool evaluating(NodeId function) const {
+    return function != 0 && words_.like_evaluation(tree_[function].name);
+  }
+
+  void raise_evaluation(NodeId function) {
+    for (RawFinding& finding : out_) {
+      if (finding.rule == "eval-with-grad") {
+        const auto found = evaluation_sites_.find(finding.site);
+        if (found != evaluation_sites_.end() && found->second == function)
+          finding.cost = Cost::kLeak;
+      }
+    }
+  }
+
+  void stored() {
+    for (const Stored& event : seen_.stored) {
+      if (event.model_copy) {
+        bool over = false;
+        for (const LoopId loop : event.loops) {
+          const LoopRun& run = graph_.loop(loop);
+          over = over || (!run.over_parameters && (!run.implicit || run.own_backwards > 0));
+        }
+        if (!over || in_.heap()[event.container].bounded) continue;
+        add("copies-accumulate", event.site,
+            "a copy of all weights is kept for each round: keep the best one only, or save them to "
+            "disk",
+            Cost::kLeak);
+        continue;
+      }
+      GraphId value = 0;
+      for (const GraphId alias : event.aliases) {
+        if (graph_.has_history(alias) && !graph_[alias].backwarded) value = alias;
+      }
+      // One part of a tuple in a backward means that the container is what backward is called on.
+      for (const GraphId alias : event.aliases) {
+        if (graph_[alias].backwarded) value = 0;
+      }
+      if (value == 0) continue;
+      bool training = false, over_data = false;
+      LoopId at = 0;
+      for (const LoopId loop : event.loops) {
+        if (is_training(loop)) training = true;
+        if (is_pass_over_data(loop)) {
+          over_data = true;
+          if (at == 0) at = loop;
+        }
+      }
+      if (event.by_hook && !training) training = true;
+      if (reported("history-accumulated", event.site)) continue;
+      if (graph_.from_parameters_only(value)) {
+        if (!training) continue;
+        bool over_parameters = false;
+        for (const GraphId alias : event.aliases) {
+          over_parameters =
+              over_parameters || graph_[graph_[alias].inputs[0]].op == GraphOp::kArithmetic;
+        }
+        if (over_parameters) {
+          add("update-with-grad", event.site,
+              "a running average of weights is made with grad mode on and keeps their graph: make "
+              "it "
+              "under torch.no_grad()",
+              Cost::kCreep);
+        }
+        continue;
+      }
+      if (!training) {
+        if (!over_data) continue;
+        if (evaluated_functions_.count(event.function) ||
+            (at != 0 && evaluated_loops_.count(graph_.loop(at).node))) {
+          raise_evaluation(event.function);
+          continue;
+        }
+        if (graph_[value].escaped && !evaluating(event.function)) continue;
+      }
+      add("history-stored", event.site,
+          "what is put here outlives the iteration and keeps its history: store x.detach(), or "
+          "x.item() if a number is enough",
+          graph_[graph_[value].inputs[0]].freed ? Cost::kCreep : Cost::kLeak);
+    }
+  }
+
+  void updates() {
+    for (const ParameterUpdate& update : seen_.updates) {
+      add("update-with-grad", update.site,
+          "weights are written to with grad mode on: do it under torch.no_grad()", Cost::kCreep);
+    }
+  }
+
+  // The innermost loop around `where` that is the statement of a program; 0: none.
+  LoopId innermost(WhereId where) const { return where != 0 ? graph_.where(where).loop : 0; }
+
+  void forwards() {
+    std::set<NodeId> functions_done;
+    for (const ForwardRun& run : seen_.forwards) {
+      if (graph_[run.result].backwarded || graph_[run.result].confirmed) continue;
+      if (!graph_.has_history(run.result)) continue;
+      bool in_training = false, over_data = false, looped = false;
+      NodeId loop_node = 0;
+      const LoopId closest = innermost(run.where);
+      if (closest != 0) {
+        const LoopRun& loop = graph_.loop(closest);
+        in_training = loop.own_backwards > 0;
+      }
+      for (WhereId at = run.where; at != 0; at = graph_.where(at).parent) {
+        const LoopRun& loop = graph_.loop(graph_.where(at).loop);
+        if (loop.implicit) continue;
+        looped = true;
+        if (loop.over_data && loop.backwards == 0) {
+          over_data = true;
+          if (loop_node == 0) loop_node = loop.node;
+        }
+      }
+      if (in_training) {
+        not_needed(run);
+        continue;
+      }
+      if (run.in_test) continue;
+      const bool thrown_away = graph_.thrown_away(run.result);
+      const bool evaluation = run.eval_mode || run.in_evaluation;
+      if (!evaluation) continue;
+      if (!run.eval_mode && run.in_base_class) continue;
+      if (!run.eval_mode && !(over_data || (thrown_away && graph_.dropped_somewhere(run.result))))
+        continue;
+      if (run.eval_mode && run.input_has_history && !run.in_evaluation) continue;
+      // The function hands its result on with its graph, and is no evaluation by name.
+      if (run.eval_mode && !run.in_evaluation && !looped && !thrown_away) continue;
+      const NodeId function = run.function;
+      if (!functions_done.insert(function != 0 ? function : loop_node).second) {
+        if (loop_node != 0) evaluated_loops_.insert(loop_node);
+        continue;
+      }
+      if (loop_node != 0) evaluated_loops_.insert(loop_node);
+      if (function != 0) evaluated_functions_.insert(function);
+      evaluation_sites_[run.site] = function;
+      add("eval-with-grad", run.site,
+          "this evaluation records a graph that no backward will use: run it under torch.no_grad() "
+          "or torch.inference_mode()",
+          Cost::kPeak);
+    }
+  }
+
+  void not_needed(const ForwardRun& run) {
+    if (run.in_test || run.frozen) return;
+    if (!graph_.thrown_away(run.result) || !graph_.dropped_somewhere(run.result)) return;
+    add("graph-not-needed", run.site,
+        "the graph of this forward is thrown away, for only detached values of it are used: run it "
+        "under torch.no_grad()",
+        Cost::kPeak);
+  }
+
+  void retained() {
+    std::map<NodeId, std::pair<bool, bool>> sites;  // needed again, reaches back
+    std::set<NodeId> retaining;
+    std::map<NodeId, GraphId> targets;
+    for (const BackwardRun& run : graph_.backward_runs()) {
+      if (!run.retain) continue;
+      auto& [needed, back] = sites[run.origin];
+      needed = needed || run.needed_again;
+      back = back || run.reaches_back;
+      retaining.insert(run.origin);
+      targets[run.origin] = run.target;
+    }
+    for (const auto& [site, flags] : sites) {
+      const auto [needed, back] = flags;
+      if (needed && !back) continue;
+      if (!graph_.has_history(targets[site])) continue;
+      if (!back && unknown_inputs(targets[site]) && backward_sites() > 1) continue;
+      if (tree_[site].kind != NodeKind::kCall) continue;
+      add("retain-graph", site,
+          back ? "retain_graph=True lets a later iteration run through this one's graph: detach "
+                 "what "
+                 "is carried over and leave it out"
+               : "no later backward uses this graph: without retain_graph=True it is freed as "
+                 "backward goes",
+          back ? Cost::kLeak : Cost::kPeak);
+    }
+  }
+
+  std::size_t backward_sites() const {
+    std::set<NodeId> sites;
+    for (const BackwardRun& run : graph_.backward_runs()) sites.insert(run.origin);
+    return sites.size();
+  }
+
+  // Whether something of unknown kind went into the value.
+  bool unknown_inputs(GraphId target) const {
+    std::vector<GraphId> open{target};
+    std::set<GraphId> seen;
+    bool forward = false;
+    while (!open.empty()) {
+      const GraphId at = open.back();
+      open.pop_back();
+      if (!seen.insert(at).second) continue;
+      const GraphNode& node = graph_[at];
+      if (node.op == GraphOp::kCall && node.inputs.empty()) return true;
+      if (node.op == GraphOp::kForward) forward = true;
+      open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+    }
+    return !forward;
+  }
+
+  void not_cleared() {
+    // Any mention of clearing in the file may be called from where nobody sees.
+    const bool mentioned = tree_.source.find("zero_grad") != std::string::npos ||
+                           tree_.source.find("grad = None") != std::string::npos ||
+                           tree_.source.find("grad=None") != std::string::npos;
+    std::set<LoopId> covered;
+    for (LoopId id = graph_.loop_count() - 1; id > 0; --id) {
+      const LoopRun& loop = graph_.loop(id);
+      if (loop.backwards == 0 || loop.steps == 0 || loop.zeroed > 0) continue;
+      if (loop.implicit && (loop.own_backwards == 0 || mentioned)) continue;
+      if (covered.count(id)) continue;
+      // Inner loops have higher numbers: those around them are explained by them.
+      for (LoopId outer = 1; outer < id; ++outer) {
+        if (graph_.loop(outer).backwards > 0 && encloses(graph_.loop(outer).node, loop.node)) {
+          covered.insert(outer);
+        }
+      }
+      add("zero-grad-missing", loop.first_backward,
+          "nothing clears the gradients between the steps of this loop, so each step adds to all "
+          "before it: call optimizer.zero_grad() before backward",
+          Cost::kPeak);
+    }
+  }
+
+  bool encloses(NodeId outer, NodeId inner) const {
+    return tree_[outer].begin <= tree_[inner].begin && tree_[inner].end <= tree_[outer].end;
+  }
+
+  void unrolled() {
+    // One backward after a long loop that carries history from step to step.
+    constexpr std::int64_t kLongSeries = 1000;
+    for (LoopId id = 1; id < graph_.loop_count(); ++id) {
+      const LoopRun& loop = graph_.loop(id);
+      if (loop.trips < kLongSeries || loop.backwards > 0 || loop.forwards == 0) continue;
+      bool carries = false;
+      for (GraphId node = 1; node < graph_.size() && !carries; ++node) {
+        if (graph_[node].op != GraphOp::kForward || !graph_[node].backwarded) continue;
+        if (graph_.pass_of(graph_[node].where, id) != 2) continue;
+        for (const GraphId input : graph_[node].inputs) {
+          if (graph_.pass_of(graph_[input].where, id) == 1) carries = true;
+        }
+      }
+      if (!carries) continue;
+      add("long-unroll", loop.node,
+          concat("one backward goes through all ", loop.trips,
+                 " steps of this loop, and memory grows with each: run backward on windows of the "
+                 "series and detach the state between them"),
+          Cost::kPeak);
+    }
+  }
+
+  Interpreter& in_;
+  const SyntaxTree& tree_;
+  Names& names_;
+  Vocabulary& words_;
+  GradientGraph& graph_;
+  const Observations& seen_;
+  std::vector<RawFinding> out_;
+  std::set<NodeId> evaluated_loops_, evaluated_functions_;
+  std::map<NodeId, NodeId> evaluation_sites_;
+};
+
+}  // namespace
+
+std::vector<RawFinding> judge(Interpreter& interpreter, const SyntaxTree& tree, Names& names,
+                              Vocabulary& words) {
+  return Judge(interpreter, tree, names, words).run();
+}
+
+}  // namespace lowtide::lint

@@ -1,0 +1,25 @@
+#pragma once
+// From what the interpreter saw to findings: the rules that follow values.
+
+#include <vector>
+
+#include "src/lint/finding.h"
+#include "src/lint/interpreter.h"
+
+namespace lowtide::lint {
+
+// A finding before it has a file: where it is in the tree, and which expression it is about.
+struct RawFinding {
+  std::string rule;
+  NodeId site = 0;
+  std::string message;
+  Cost cost = Cost::kPeak;
+};
+
+std::vector<RawFinding> judge(Interpreter& interpreter, const SyntaxTree& tree, Names& names,
+                              Vocabulary& words);
+
+// The rules that need no values: what stands in the source is enough.
+std::vector<RawFinding> judge_source(const SyntaxTree& tree, Names& names, Vocabulary& words);
+
+}  // namespace lowtide::lint
