@@ -77,6 +77,7 @@ void GradientGraph::run_backward(GraphId target, NodeId origin, WhereId where, b
     node.backwarded = true;
     node.backward = run;
     if (frees) node.freed = true;
+    if (retain) node.retained = true;
     for (const GraphId input : node.inputs) ways.emplace_back(input, counts && !node.other_branch);
   }
 }
@@ -139,6 +140,22 @@ bool GradientGraph::reaches(GraphId from, GraphId to) const {
   return false;
 }
 
+bool GradientGraph::activations_freed(GraphId id) const {
+  std::vector<bool> seen(nodes_.size());
+  std::vector<GraphId> open{id};
+  while (!open.empty()) {
+    const GraphId at = open.back();
+    open.pop_back();
+    if (seen[static_cast<std::size_t>(at)]) continue;
+    seen[static_cast<std::size_t>(at)] = true;
+    const GraphNode& node = (*this)[at];
+    if (node.freed) return true;
+    if (node.op == GraphOp::kForward || node.op == GraphOp::kCall) continue;
+    open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+  }
+  return false;
+}
+
 void GradientGraph::index_uses() {
   uses_.assign(nodes_.size(), {});
   for (GraphId id = 1; id < size(); ++id) {
@@ -157,7 +174,7 @@ bool GradientGraph::thrown_away(GraphId id) const {
     if (seen[static_cast<std::size_t>(at)]) continue;
     seen[static_cast<std::size_t>(at)] = true;
     const GraphNode& node = (*this)[at];
-    if (node.backwarded || node.escaped || node.confirmed) return false;
+    if (node.backwarded || node.escaped || node.confirmed || node.kept) return false;
     const auto& uses = uses_[static_cast<std::size_t>(at)];
     open.insert(open.end(), uses.begin(), uses.end());
   }

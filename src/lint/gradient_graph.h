@@ -57,9 +57,11 @@ struct GraphNode {
   bool confirmed = false;     // backward was called on it
   bool backwarded = false;    // backward ran through it
   bool freed = false;         // and freed its graph
+  bool retained = false;      // a backward with retain_graph=True did
   bool detached = false;      // detach_() cut it off
   bool escaped = false;       // handed to code that is not here
   bool dropped = false;       // used through detach, item, a comparison
+  bool kept = false;        // sits in a container that lives on
   bool other_branch = false;  // kJoin: its input as a branch left it in which it was not freed
   int backward = 0;           // the backward run that marked it, from 1
 };
@@ -97,6 +99,7 @@ class GradientGraph {
   int pass_of(WhereId place, LoopId loop) const;
 
   // backward() on `target`, which marks everything that it is made from.
+  // `retain`: retain_graph=True was asked for; `frees`: the graph is gone afterwards.
   void run_backward(GraphId target, NodeId origin, WhereId where, bool retain, bool frees);
   const std::vector<BackwardRun>& backward_runs() const { return backward_runs_; }
 
@@ -105,6 +108,8 @@ class GradientGraph {
   // Whether all that it is made from are parameters and numbers: no module ran.
   bool from_parameters_only(GraphId id) const;
   bool reaches(GraphId from, GraphId to) const;
+  // Whether the activations behind the value are gone: of itself, or of what it was computed from.
+  bool activations_freed(GraphId id) const;
   // Whether the value, and all that is made from it, was thrown away: never in a backward, never
   // handed to unknown code. Call index_uses() after the last add().
   bool thrown_away(GraphId id) const;

@@ -54,8 +54,7 @@ void Interpreter::run() {
   // First what nobody calls, for it calls the rest; then what is left.
   const auto run_functions = [&](bool called) {
     for (std::size_t i = 0; i < functions_.size(); ++i) {
-      const ObjectId function = functions_[i];
-      const NodeId node = heap_[function].node;
+      const auto [node, function] = functions_[i];
       if (entered_.count(node) || method_owners_.count(node)) continue;
       if (!called && called_names_.count(tree_[node].name)) continue;
       run_function_root(function);
@@ -82,6 +81,7 @@ void Interpreter::run_function_root(ObjectId function) {
   run_loop(node, run, [&] {
     Arguments again = given;
     grad_ = GradMode::kOn;
+    next_is_root_ = true;
     mark_escaped(call_function(function, again, node));
     return Flow::kNormal;
   });
@@ -142,6 +142,8 @@ void Interpreter::run_class_root(ObjectId cls) {
       if (lightning && evaluation) grad_ = GradMode::kOff;
       Arguments again = given[i];
       Value result;
+      next_is_root_ = true;
+      root_method_ = node;
       if (module && name == "forward") {
         result = call_module(self, again, node, 0);
       } else {
@@ -292,13 +294,14 @@ void Interpreter::define_function(NodeId id) {
     scope = heap_[scope].parent;
   }
   heap_[function].parent = scope;
-  if (std::none_of(functions_.begin(), functions_.end(),
-                   [&](ObjectId known) { return heap_[known].node == id; })) {
-    functions_.push_back(function);
-  }
   Value value = object_value(function);
   value.hint = tree_[id].name;
-  heap_.write(frame_->scope, tree_[id].name, decorated(id, value));
+  value = decorated(id, value);
+  if (std::none_of(functions_.begin(), functions_.end(),
+                   [&](const Defined& known) { return known.node == id; })) {
+    functions_.push_back({id, value.object});
+  }
+  heap_.write(frame_->scope, tree_[id].name, value);
 }
 
 Value Interpreter::decorated(NodeId id, Value function) {
@@ -956,6 +959,18 @@ void Interpreter::store_item(NodeId target, const Value& value, NodeId site) {
   Value key;
   for (const NodeId index : indices) key = evaluate(index);
   const NodeId first = indices.empty() ? 0 : indices[0];
+  if (whole.history != 0 && whole.object == 0 && key.only(kIsString) && key.text != 0) {
+    // A dict of results: this entry is known from here on, the others are as they came.
+    Value results = object_value(make(ObjectKind::kDict, site));
+    heap_.write(results.object, n_.element, whole);
+    heap_.write(results.object, key.text, value);
+    results.history = whole.history;
+    results.hint = whole.hint;
+    if (tree_[node.a].kind == NodeKind::kName || tree_[node.a].kind == NodeKind::kAttribute) {
+      bind(node.a, results);
+    }
+    return;
+  }
   if (whole.is(kIsTensor) && whole.object == 0) {
     // Written into a tensor, which takes the history over.
     if (value.history == 0) return;
@@ -1312,17 +1327,22 @@ Value Interpreter::tensor_from(GraphOp op, const Arguments& given, const Value* 
 }
 
 NodeId Interpreter::site_for(GraphId carried, GraphId fresh) {
-  const auto came_in = [](const Frame& frame, GraphId id) {
-    return id != 0 &&
-           std::find(frame.arguments.begin(), frame.arguments.end(), id) != frame.arguments.end();
-  };
   const Frame* frame = frame_;
-  while (frame->caller != nullptr && frame->caller->caller != nullptr && came_in(*frame, carried)) {
-    frame = frame->caller;
-  }
-  // A meter adds what it is given: that is mended where it is given.
-  while (frame->caller != nullptr && frame->caller->caller != nullptr && frame->self != 0 &&
-         frame->self != frame->caller->self && came_in(*frame, fresh)) {
+  const auto came_in = [&](GraphId id) {
+    return id != 0 && std::find(frame->arguments.begin(), frame->arguments.end(), id) !=
+                          frame->arguments.end();
+  };
+  const auto made_from_arguments = [&](GraphId id) {
+    return id != 0 &&
+           std::any_of(frame->arguments.begin(), frame->arguments.end(),
+                       [&](GraphId argument) { return graph_.reaches(argument, id); });
+  };
+  const auto has_caller = [&] { return frame->caller != nullptr && !frame->is_root; };
+  while (has_caller() && came_in(carried)) frame = frame->caller;
+  // A meter adds what it is given, a memory keeps it: that is mended where it is given.
+  const bool stores = carried == 0;
+  while (has_caller() && frame->self != 0 && frame->self != frame->caller->self &&
+         (stores ? came_in(fresh) : made_from_arguments(fresh))) {
     frame = frame->caller;
   }
   return frame->statement;
@@ -1349,7 +1369,7 @@ void Interpreter::note_carried(GraphId result, GraphOp op, NodeId, bool joins_up
       event.by = CarriedOver::By::kJoiningUp;
     } else if (op == GraphOp::kArithmetic) {
       event.by = CarriedOver::By::kArithmetic;
-    } else if (carried.freed) {
+    } else if (carried.freed || carried.retained) {
       event.by = CarriedOver::By::kUse;
       fresh = 0;
     } else {
@@ -1448,7 +1468,8 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
     stored.function = frame_->node;
     stored.model_copy = copy;
     stored.by_hook = frame_->by_hook;
-    stored.site = site_for(0, value.history);
+    stored.site =
+        site_for(0, stored.aliases.empty() ? 0 : graph_[stored.aliases[0]].inputs[0]);
     const WhereId birth = heap_[container].birth;
     for (WhereId at = where_; at != 0; at = graph_.where(at).parent) {
       const int pass = graph_.pass_of(birth, graph_.where(at).loop);
@@ -1459,6 +1480,7 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
       for (const GraphId id : stored.aliases) graph_[id].escaped = true;
     }
     if ((!overwrites || frame_->by_hook) && !stored.loops.empty()) {
+      for (const GraphId id : stored.aliases) graph_[id].kept = true;
       seen_.stored.push_back(std::move(stored));
     }
   }
@@ -1482,6 +1504,11 @@ void Interpreter::clear_container(ObjectId container) {
   for (WhereId at = where_; at != 0; at = graph_.where(at).parent) {
     const LoopId loop = graph_.where(at).loop;
     if (branch_depth_ > graph_.loop(loop).branch_depth) continue;
+    // What a framework calls once an epoch empties nothing between the steps.
+    if (graph_.loop(loop).implicit && root_method_ != 0 &&
+        names_.text(tree_[root_method_].name).find("epoch") != std::string::npos) {
+      continue;
+    }
     for (Stored& stored : seen_.stored) {
       if (stored.container == container) std::erase(stored.loops, loop);
     }

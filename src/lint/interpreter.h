@@ -63,6 +63,7 @@ class Interpreter {
     std::vector<Heap::Changes> exits;
     bool is_module_run = false;
     bool by_hook = false;
+    bool is_root = false;  // nobody in the file calls it here
   };
   enum class Flow : std::uint8_t { kNormal, kStopped, kContinued };
 
@@ -208,7 +209,14 @@ class Interpreter {
   std::unordered_set<Name> module_names_;   // on which .parameters(), .train(), .eval() is called
   std::unordered_map<NodeId, ObjectId> method_owners_;
   std::vector<Heap::Changes>* left_early_ = nullptr;  // states at continue and break
-  std::vector<ObjectId> functions_, classes_;         // as they were defined
+  struct Defined {
+    NodeId node;
+    ObjectId function;  // with its decorators
+  };
+  std::vector<Defined> functions_;
+  std::vector<ObjectId> classes_;
+  bool next_is_root_ = false;
+  NodeId root_method_ = 0;  // of the class that is being run
   std::vector<Value> hooks_;
   int in_hook_ = 0;
   std::unordered_set<NodeId> hooks_run_;

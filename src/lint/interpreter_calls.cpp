@@ -266,6 +266,8 @@ Value Interpreter::call_function(ObjectId function, Arguments& given, NodeId id,
   frame.on_yield = on_yield;
   frame.by_hook = in_hook_ > 0;
   frame.statement = node;
+  frame.is_root = next_is_root_;
+  next_is_root_ = false;
   if (const auto owner = method_owners_.find(node); owner != method_owners_.end()) {
     frame.owner = owner->second;
   }
@@ -893,6 +895,7 @@ Value Interpreter::call_module(const Value& module, Arguments& given, NodeId id,
     const bool certain = !frozen && frozen_depth_ == 0;
     result = tensor_from(GraphOp::kForward, given, nullptr, id, certain);
   }
+  if (result.is(kIsTensor)) result.flags |= kModuleOutput;
   if (result.history != 0) {
     result.flags |= kModuleOutput;
     if (graph_[result.history].op == GraphOp::kForward) graph_[result.history].module = object;
@@ -972,10 +975,8 @@ void Interpreter::note_forward(const Value& result, const Value& module, const A
     if (!words_.like_evaluation(name) && names_.text(name).find("train") != std::string::npos)
       break;
   }
-  std::vector<GraphId> inputs;
-  for (const Value& value : given.positional) collect(value, inputs);
-  for (const auto& [key, value] : given.keywords) collect(value, inputs);
-  run.input_has_history = !inputs.empty();
+  for (const Value& value : given.positional) collect(value, run.inputs);
+  for (const auto& [key, value] : given.keywords) collect(value, run.inputs);
   seen_.forwards.push_back(run);
 }
 
@@ -1225,7 +1226,7 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
     const bool keep =
         graph || (retain != nullptr && retain->has(kKnownNumber) && retain->number == 1);
     for (const GraphId history : histories(first)) {
-      graph_.run_backward(history, id, where_, keep, !keep);
+      graph_.run_backward(history, id, where_, /*retain=*/false, !keep);
     }
     if (!graph) {
       Value out;

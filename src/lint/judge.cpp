@@ -24,8 +24,10 @@ class Judge {
 
   std::vector<RawFinding> run() {
     for (const Direct& direct : seen_.direct) {
-      add(direct.rule, direct.site, direct.message, Cost::kPeak);
+      add(direct.rule, direct.site, direct.message,
+          direct.rule == "cycle-caches-loader" ? Cost::kLeak : Cost::kPeak);
     }
+    caches();
     forwards();
     carried();
     stored();
@@ -53,7 +55,7 @@ class Judge {
   }
 
   // Whether a backward ran on the value, or on what was made of it, in any iteration.
-  Cost cost_of(GraphId value) const { return graph_[value].freed ? Cost::kCreep : Cost::kLeak; }
+  Cost cost_of(GraphId value) const { return graph_.activations_freed(value) ? Cost::kCreep : Cost::kLeak; }
 
   // A loop whose iterations are training steps: one in which a backward runs.
   bool is_training(LoopId id) const {
@@ -126,7 +128,7 @@ class Judge {
     for (const GraphId input : graph_[result].inputs) {
       if (input == carried) continue;
       other = true;
-      freed = freed || graph_[input].freed;
+      freed = freed || graph_.activations_freed(input);
     }
     if (!other) return cost_of(carried);
     return freed ? Cost::kCreep : Cost::kLeak;
@@ -182,7 +184,9 @@ class Judge {
         }
       }
       if (event.by_hook && !training) training = true;
-      if (reported("history-accumulated", event.site)) continue;
+      if (reported("history-accumulated", event.site) || reported("cache-unbounded", event.site)) {
+        continue;
+      }
       if (graph_.from_parameters_only(value)) {
         if (!training) continue;
         bool over_parameters = false;
@@ -211,7 +215,7 @@ class Judge {
       add("history-stored", event.site,
           "what is put here outlives the iteration and keeps its history: store x.detach(), or "
           "x.item() if a number is enough",
-          graph_[graph_[value].inputs[0]].freed ? Cost::kCreep : Cost::kLeak);
+          cost_of(graph_[value].inputs[0]));
     }
   }
 
@@ -228,8 +232,11 @@ class Judge {
   void forwards() {
     std::set<NodeId> functions_done;
     for (const ForwardRun& run : seen_.forwards) {
-      if (graph_[run.result].backwarded || graph_[run.result].confirmed) continue;
       if (!graph_.has_history(run.result)) continue;
+      if (graph_[run.result].backwarded || graph_[run.result].confirmed) {
+        not_optimized(run);
+        continue;
+      }
       bool in_training = false, over_data = false, looped = false;
       NodeId loop_node = 0;
       const LoopId closest = innermost(run.where);
@@ -257,7 +264,7 @@ class Judge {
       if (!run.eval_mode && run.in_base_class) continue;
       if (!run.eval_mode && !(over_data || (thrown_away && graph_.dropped_somewhere(run.result))))
         continue;
-      if (run.eval_mode && run.input_has_history && !run.in_evaluation) continue;
+      if (run.eval_mode && input_has_history(run) && !run.in_evaluation) continue;
       // The function hands its result on with its graph, and is no evaluation by name.
       if (run.eval_mode && !run.in_evaluation && !looped && !thrown_away) continue;
       const NodeId function = run.function;
@@ -273,6 +280,67 @@ class Judge {
           "or torch.inference_mode()",
           Cost::kPeak);
     }
+  }
+
+  bool input_has_history(const ForwardRun& run) const {
+    return std::any_of(run.inputs.begin(), run.inputs.end(),
+                       [&](GraphId input) { return graph_.has_history(input); });
+  }
+
+  // A forward whose backward reaches parameters that no optimizer updates.
+  void not_optimized(const ForwardRun& run) {
+    if (run.frozen || input_has_history(run) || run.in_test || run.module == 0) return;
+    if (innermost(run.where) == 0 || !is_training(innermost(run.where))) return;
+    const bool by_name = words_.like_teacher(run.hint);
+    const bool by_optimizer = seen_.any_optimizer && !seen_.unknown_optimizer;
+    if (by_optimizer ? in_.is_optimized(run.module) : !by_name) return;
+    if (by_optimizer) {
+      // Without a module that is optimized, the optimizer is for something else.
+      const bool other = std::any_of(
+          seen_.forwards.begin(), seen_.forwards.end(), [&](const ForwardRun& one) {
+            return one.module != 0 && one.module != run.module && in_.is_optimized(one.module);
+          });
+      if (!other) return;
+    }
+    add("graph-not-needed", run.site,
+        "no optimizer updates this module, and its input needs no gradient, yet backward runs "
+        "through it: run it under torch.no_grad()",
+        Cost::kPeak);
+  }
+
+  void caches() {
+    const std::string& source = tree_.source;
+    for (const CacheStore& cache : seen_.caches) {
+      if (!cache.tensor_key && !(cache.holds_tensor && cache.from_module)) continue;
+      const std::string name(tree_.text(cache.container));
+      const std::string_view function = tree_.text(cache.function);
+      if (is_local(name, cache.function)) continue;
+      const auto in_file = [&](const std::string& text) {
+        return source.find(text) != std::string::npos;
+      };
+      if (in_file(name + ".pop") || in_file(name + ".clear(") || in_file("del " + name + "[") ||
+          in_file("len(" + name + ")") || in_file(name + ".move_to_end")) {
+        continue;
+      }
+      const bool asks = function.find(" in " + name) != std::string_view::npos ||
+                        function.find(name + ".get(") != std::string_view::npos ||
+                        function.find("KeyError") != std::string_view::npos;
+      if (!asks) continue;
+      add("cache-unbounded", cache.site,
+          concat(name, " holds a tensor for every input ever seen: bound it, or key it by sizes only"),
+          Cost::kLeak);
+    }
+  }
+
+  // Whether the function itself makes the thing called `name`.
+  bool is_local(const std::string& name, NodeId function) const {
+    for (NodeId id = 1; id < tree_.nodes.size(); ++id) {
+      const Node& node = tree_[id];
+      if (node.kind != NodeKind::kAssign || node.b == 0) continue;
+      if (node.begin < tree_[function].begin || node.end > tree_[function].end) continue;
+      if (tree_[node.a].kind == NodeKind::kName && tree_.text(node.a) == name) return true;
+    }
+    return false;
   }
 
   void not_needed(const ForwardRun& run) {

@@ -20,6 +20,8 @@ std::vector<RawFinding> judge(Interpreter& interpreter, const SyntaxTree& tree, 
                               Vocabulary& words);
 
 // The rules that need no values: what stands in the source is enough.
-std::vector<RawFinding> judge_source(const SyntaxTree& tree, Names& names, Vocabulary& words);
+// `has_fairscale`: the environment's requirements name it.
+std::vector<RawFinding> judge_source(const SyntaxTree& tree, Names& names, Vocabulary& words,
+                                     bool has_fairscale);
 
 }  // namespace lowtide::lint

@@ -34,6 +34,7 @@ struct Stored {
 
 struct ForwardRun {
   GraphId result;
+  std::vector<GraphId> inputs;
   NodeId call;
   NodeId site;
   NodeId function;  // in which it stands; 0: the module
@@ -42,7 +43,6 @@ struct ForwardRun {
   Name hint;           // what the program calls the module
   bool eval_mode;      // module.eval() was called before
   bool in_evaluation;  // in a function named so
-  bool input_has_history;
   bool in_test;        // a unit test
   bool frozen;         // parameters do not require grad
   bool in_base_class;  // a method that a base class outside the file calls

@@ -15,7 +15,7 @@ class Contrast(nn.Module):
     def forward(self, x, pairs):
         z = F.normalize(self.encoder(x), dim=1)
         logits = z @ self.bank.t()
-        self.bank[self.ptr : self.ptr + len(z)] = z  # expect: history-stored leak
+        self.bank[self.ptr : self.ptr + len(z)] = z  # expect: history-stored creep
         self.ptr = (self.ptr + len(z)) % self.size
         return F.cross_entropy(logits, pairs)
 
