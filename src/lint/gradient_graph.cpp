@@ -43,8 +43,10 @@ void GradientGraph::run_backward(GraphId target, NodeId origin, WhereId where, b
                                  bool frees) {
   backward_runs_.push_back({origin, where, target, retain});
   const int run = static_cast<int>(backward_runs_.size());
-  // What the target is made of by arithmetic alone has history too, for backward worked on it.
-  std::vector<GraphId> open{target};
+  // Backward works on the target, so if nothing else gives it history, what it is made of by
+  // arithmetic has some.
+  std::vector<GraphId> open;
+  if (!has_history(target)) open.push_back(target);
   while (!open.empty()) {
     GraphNode& node = nodes_[static_cast<std::size_t>(open.back())];
     open.pop_back();
@@ -55,6 +57,8 @@ void GradientGraph::run_backward(GraphId target, NodeId origin, WhereId where, b
       open.insert(open.end(), node.inputs.begin(), node.inputs.end());
     }
   }
+  strength_.clear();
+  nodes_[static_cast<std::size_t>(target)].confirmed = true;
   // Bit 1: seen. Bit 2: seen by a way on which an earlier backward counts.
   std::vector<std::uint8_t> seen(nodes_.size());
   std::vector<std::pair<GraphId, bool>> ways{{target, true}};
