@@ -61,7 +61,7 @@ struct GraphNode {
   bool detached = false;      // detach_() cut it off
   bool escaped = false;       // handed to code that is not here
   bool dropped = false;       // used through detach, item, a comparison
-  bool kept = false;        // sits in a container that lives on
+  bool kept = false;          // sits in a container that lives on
   bool other_branch = false;  // kJoin: its input as a branch left it in which it was not freed
   int backward = 0;           // the backward run that marked it, from 1
 };

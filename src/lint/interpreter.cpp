@@ -1333,9 +1333,8 @@ NodeId Interpreter::site_for(GraphId carried, GraphId fresh) {
                           frame->arguments.end();
   };
   const auto made_from_arguments = [&](GraphId id) {
-    return id != 0 &&
-           std::any_of(frame->arguments.begin(), frame->arguments.end(),
-                       [&](GraphId argument) { return graph_.reaches(argument, id); });
+    return id != 0 && std::any_of(frame->arguments.begin(), frame->arguments.end(),
+                                  [&](GraphId argument) { return graph_.reaches(argument, id); });
   };
   const auto has_caller = [&] { return frame->caller != nullptr && !frame->is_root; };
   while (has_caller() && came_in(carried)) frame = frame->caller;
@@ -1468,8 +1467,7 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
     stored.function = frame_->node;
     stored.model_copy = copy;
     stored.by_hook = frame_->by_hook;
-    stored.site =
-        site_for(0, stored.aliases.empty() ? 0 : graph_[stored.aliases[0]].inputs[0]);
+    stored.site = site_for(0, stored.aliases.empty() ? 0 : graph_[stored.aliases[0]].inputs[0]);
     const WhereId birth = heap_[container].birth;
     for (WhereId at = where_; at != 0; at = graph_.where(at).parent) {
       const int pass = graph_.pass_of(birth, graph_.where(at).loop);

@@ -39,14 +39,16 @@ class Judge {
   }
 
  private:
-  void add(std::string_view rule, NodeId site, std::string message, Cost cost) {
+  void add(std::string_view rule, NodeId site, std::string message, Cost cost,
+           bool detach_is_safe = false) {
     for (RawFinding& known : out_) {
       if (known.rule == rule && tree_[known.site].line == tree_[site].line) {
         known.cost = std::min(known.cost, cost);
+        known.detach_is_safe = known.detach_is_safe && detach_is_safe;
         return;
       }
     }
-    out_.push_back({std::string(rule), site, std::move(message), cost});
+    out_.push_back({std::string(rule), site, std::move(message), cost, detach_is_safe});
   }
   bool reported(std::string_view rule, NodeId site) const {
     return std::any_of(out_.begin(), out_.end(), [&](const RawFinding& known) {
@@ -55,7 +57,9 @@ class Judge {
   }
 
   // Whether a backward ran on the value, or on what was made of it, in any iteration.
-  Cost cost_of(GraphId value) const { return graph_.activations_freed(value) ? Cost::kCreep : Cost::kLeak; }
+  Cost cost_of(GraphId value) const {
+    return graph_.activations_freed(value) ? Cost::kCreep : Cost::kLeak;
+  }
 
   // A loop whose iterations are training steps: one in which a backward runs.
   bool is_training(LoopId id) const {
@@ -91,7 +95,7 @@ class Judge {
         add("update-with-grad", event.site,
             "weights are updated with grad mode on: each update joins the graph of the one before; "
             "do it under torch.no_grad()",
-            Cost::kCreep);
+            Cost::kCreep, true);
         continue;
       }
       if (result.backwarded && !event.was_freed) continue;
@@ -114,13 +118,23 @@ class Judge {
                 "first"
               : "the sum outlives the iteration and keeps the history of every value added to it: "
                 "add loss.item(), or loss.detach() to stay on the device",
-          cost_of_inputs(event.result, event.carried));
+          cost_of_inputs(event.result, event.carried), tensors_for_certain(event));
     }
   }
 
   bool has_fresh_history(const CarriedOver& event) const {
     // An exponential decay of one old value makes a chain too: any history counts.
     return !graph_[event.result].inputs.empty();
+  }
+
+  // A function of torch or arithmetic made it: no dict of a model's, no number.
+  bool is_tensor(GraphId id) const {
+    return graph_[id].op == GraphOp::kArithmetic || graph_[id].op == GraphOp::kFunction;
+  }
+  bool tensors_for_certain(const CarriedOver& event) const {
+    const auto& inputs = graph_[event.result].inputs;
+    return std::all_of(inputs.begin(), inputs.end(),
+                       [&](GraphId input) { return input == event.carried || is_tensor(input); });
   }
 
   Cost cost_of_inputs(GraphId result, GraphId carried) const {
@@ -199,7 +213,7 @@ class Judge {
               "a running average of weights is made with grad mode on and keeps their graph: make "
               "it "
               "under torch.no_grad()",
-              Cost::kCreep);
+              Cost::kCreep, true);
         }
         continue;
       }
@@ -215,14 +229,15 @@ class Judge {
       add("history-stored", event.site,
           "what is put here outlives the iteration and keeps its history: store x.detach(), or "
           "x.item() if a number is enough",
-          cost_of(graph_[value].inputs[0]));
+          cost_of(graph_[value].inputs[0]), is_tensor(graph_[value].inputs[0]));
     }
   }
 
   void updates() {
     for (const ParameterUpdate& update : seen_.updates) {
       add("update-with-grad", update.site,
-          "weights are written to with grad mode on: do it under torch.no_grad()", Cost::kCreep);
+          "weights are written to with grad mode on: do it under torch.no_grad()", Cost::kCreep,
+          true);
     }
   }
 
@@ -296,8 +311,8 @@ class Judge {
     if (by_optimizer ? in_.is_optimized(run.module) : !by_name) return;
     if (by_optimizer) {
       // Without a module that is optimized, the optimizer is for something else.
-      const bool other = std::any_of(
-          seen_.forwards.begin(), seen_.forwards.end(), [&](const ForwardRun& one) {
+      const bool other =
+          std::any_of(seen_.forwards.begin(), seen_.forwards.end(), [&](const ForwardRun& one) {
             return one.module != 0 && one.module != run.module && in_.is_optimized(one.module);
           });
       if (!other) return;
@@ -305,7 +320,7 @@ class Judge {
     add("graph-not-needed", run.site,
         "no optimizer updates this module, and its input needs no gradient, yet backward runs "
         "through it: run it under torch.no_grad()",
-        Cost::kPeak);
+        Cost::kPeak, by_optimizer);
   }
 
   void caches() {
@@ -327,7 +342,8 @@ class Judge {
                         function.find("KeyError") != std::string_view::npos;
       if (!asks) continue;
       add("cache-unbounded", cache.site,
-          concat(name, " holds a tensor for every input ever seen: bound it, or key it by sizes only"),
+          concat(name,
+                 " holds a tensor for every input ever seen: bound it, or key it by sizes only"),
           Cost::kLeak);
     }
   }
@@ -349,7 +365,7 @@ class Judge {
     add("graph-not-needed", run.site,
         "the graph of this forward is thrown away, for only detached values of it are used: run it "
         "under torch.no_grad()",
-        Cost::kPeak);
+        Cost::kPeak, true);
   }
 
   void retained() {
@@ -376,7 +392,7 @@ class Judge {
                  "is carried over and leave it out"
                : "no later backward uses this graph: without retain_graph=True it is freed as "
                  "backward goes",
-          back ? Cost::kLeak : Cost::kPeak);
+          back ? Cost::kLeak : Cost::kPeak, !back);
     }
   }
 

@@ -14,6 +14,9 @@ struct RawFinding {
   NodeId site = 0;
   std::string message;
   Cost cost = Cost::kPeak;
+  // What is detached, or run under no_grad, is a tensor for certain, and no gradient is asked of
+  // it.
+  bool detach_is_safe = false;
 };
 
 std::vector<RawFinding> judge(Interpreter& interpreter, const SyntaxTree& tree, Names& names,

@@ -13,13 +13,16 @@ namespace {
 using Set = std::unordered_set<std::string_view>;
 
 const Set& tensor_attributes() {
-  static const auto* const set = new Set{
-      "shape",   "size",    "device",  "dtype",  "to",      "view",     "reshape", "cuda",
-      "cpu",     "float",   "half",    "detach", "clone",   "norm",     "mean",    "sum",
-      "exp",     "log",     "abs",     "pow",    "clamp",   "unsqueeze", "squeeze", "transpose",
-      "permute", "contiguous", "matmul", "mm",   "bmm",     "data",     "requires_grad", "numel",
-      "new_zeros", "new_empty", "is_cuda", "sigmoid", "tanh", "relu", "sqrt", "dim", "t", "T",
-      "new", "data_ptr", "backward", "flatten", "item", "is_contiguous", "softmax", "type", "ndim"};
+  static const auto* const set =
+      new Set{"shape",         "size",       "device",    "dtype",     "to",      "view",
+              "reshape",       "cuda",       "cpu",       "float",     "half",    "detach",
+              "clone",         "norm",       "mean",      "sum",       "exp",     "log",
+              "abs",           "pow",        "clamp",     "unsqueeze", "squeeze", "transpose",
+              "permute",       "contiguous", "matmul",    "mm",        "bmm",     "data",
+              "requires_grad", "numel",      "new_zeros", "new_empty", "is_cuda", "sigmoid",
+              "tanh",          "relu",       "sqrt",      "dim",       "t",       "T",
+              "new",           "data_ptr",   "backward",  "flatten",   "item",    "is_contiguous",
+              "softmax",       "type",       "ndim"};
   return *set;
 }
 
@@ -61,7 +64,7 @@ class SourceJudge {
     for (const RawFinding& known : out_) {
       if (known.rule == rule && tree_[known.site].line == tree_[site].line) return;
     }
-    out_.push_back({std::string(rule), site, std::move(message), cost});
+    out_.push_back({std::string(rule), site, std::move(message), cost, false});
   }
   const std::string& text(Name name) const { return names_.text(name); }
 
@@ -122,7 +125,8 @@ class SourceJudge {
     const auto key_of = [&](NodeId item) -> std::string_view {
       const Node& entry = tree_[item];
       if (entry.kind == NodeKind::kKeyword) return text(entry.name);
-      if (entry.kind == NodeKind::kPair && entry.a != 0 && tree_[entry.a].kind == NodeKind::kString) {
+      if (entry.kind == NodeKind::kPair && entry.a != 0 &&
+          tree_[entry.a].kind == NodeKind::kString) {
         return text(tree_[entry.a].name);
       }
       return {};
@@ -192,7 +196,8 @@ class SourceJudge {
       }
     }
     walk(tree_[forward].a, [&](NodeId at) {
-      if (tree_[at].kind == NodeKind::kFunction || tree_[at].kind == NodeKind::kLambda) return false;
+      if (tree_[at].kind == NodeKind::kFunction || tree_[at].kind == NodeKind::kLambda)
+        return false;
       if (tree_[at].kind == NodeKind::kReturn && tree_[at].a != 0) {
         const Node& value = tree_[tree_[at].a];
         if (value.kind == NodeKind::kName) outputs.insert(value.name);
@@ -224,9 +229,9 @@ class SourceJudge {
                     (tensors.count(from.name) != 0 || outputs.count(from.name) != 0);
         if (from.kind == NodeKind::kTuple || from.kind == NodeKind::kList) {
           for (const NodeId item : tree_.items(value)) {
-            kept = kept || (tree_[item].kind == NodeKind::kName &&
-                            (tensors.count(tree_[item].name) != 0 ||
-                             outputs.count(tree_[item].name) != 0));
+            kept = kept ||
+                   (tree_[item].kind == NodeKind::kName &&
+                    (tensors.count(tree_[item].name) != 0 || outputs.count(tree_[item].name) != 0));
           }
         }
         // ctx.y = ...; return ctx.y
@@ -323,9 +328,9 @@ class SourceJudge {
     if (last == "backward" || words_.method(name) == MethodRole::kModuleRun) return true;
     if (words_.like_metric(name) || words_.like_loader(name)) return false;
     if (words_.like_module(name)) return true;
-    static const auto* const set = new Set{"train",    "step",    "infer",  "inference", "predict",
-                                           "generate", "forward", "batch",  "sample",    "denoise",
-                                           "transcribe", "embed", "attention", "training"};
+    static const auto* const set =
+        new Set{"train", "step",   "infer",   "inference",  "predict", "generate",  "forward",
+                "batch", "sample", "denoise", "transcribe", "embed",   "attention", "training"};
     const std::vector<std::string> words = words_of(last);
     return std::any_of(words.begin(), words.end(),
                        [&](const std::string& word) { return set->count(word) != 0; });
@@ -376,7 +381,8 @@ class SourceJudge {
     if (first == 0) return;
     add("exception-holds-frame", first,
         "the work is tried again while the exception is handled, which holds the frames of the "
-        "failed attempt and all their tensors: set a flag here and try again after the except block",
+        "failed attempt and all their tensors: set a flag here and try again after the except "
+        "block",
         Cost::kPeak);
   }
 
@@ -453,12 +459,11 @@ class SourceJudge {
     for (const NodeId parameter : parameters) {
       const Node& p = tree_[parameter];
       if (text(p.name) == "self" || text(p.name) == "cls") continue;
-      const bool annotated =
-          p.b != 0 && tree_.text(p.b).find("Tensor") != std::string_view::npos;
+      const bool annotated = p.b != 0 && tree_.text(p.b).find("Tensor") != std::string_view::npos;
       if (annotated || (p.b == 0 && used_as_tensor(p.name, id))) keyed_by_tensor = true;
     }
-    bool holds_tensor = tree_[id].b != 0 &&
-                        tree_.text(tree_[id].b).find("Tensor") != std::string_view::npos;
+    bool holds_tensor =
+        tree_[id].b != 0 && tree_.text(tree_[id].b).find("Tensor") != std::string_view::npos;
     walk(tree_[id].a, [&](NodeId at) {
       if (tree_[at].kind != NodeKind::kCall) return true;
       const std::string_view callee = tree_.text(tree_[at].a);
@@ -483,7 +488,8 @@ class SourceJudge {
 
   // FAQ: for ...: kept = f(x); sum += g(kept)   then   h(sum), while kept is still there.
   void held(NodeId function) {
-    if (text(tree_[function].name) == "forward" || tree_.source.find("torch") == std::string::npos) {
+    if (text(tree_[function].name) == "forward" ||
+        tree_.source.find("torch") == std::string::npos) {
       return;
     }
     const NodeId body = tree_[function].a;
@@ -520,7 +526,8 @@ class SourceJudge {
     const std::string_view last = last_word(callee);
     if (last.empty()) return false;
     const Name name = names_.intern(last);
-    if (words_.like_metric(name) || words_.like_loss(name) || words_.like_loader(name)) return false;
+    if (words_.like_metric(name) || words_.like_loss(name) || words_.like_loader(name))
+      return false;
     if (words_.like_module(name)) return true;
     if (tree_[callee].kind != NodeKind::kName) return false;
     for (const NodeId parameter : tree_.items(function)) {
@@ -532,7 +539,8 @@ class SourceJudge {
   void held_after(NodeId loop, std::span<const NodeId> after, NodeId function) {
     bool backward = false;
     walk(tree_[loop].c, [&](NodeId at) {
-      if (tree_[at].kind == NodeKind::kCall && last_word(tree_[at].a) == "backward") backward = true;
+      if (tree_[at].kind == NodeKind::kCall && last_word(tree_[at].a) == "backward")
+        backward = true;
       return !backward;
     });
     if (backward) return;
@@ -575,9 +583,11 @@ class SourceJudge {
       }
       if (used_after || !peak_after) continue;
       add("tensor-held", statement,
-          concat("\"", text(kept),
-                 "\" outlives the loop and is held while the work after it runs, which does not use "
-                 "it: del ", text(kept), " at the end of the loop body"),
+          concat(
+              "\"", text(kept),
+              "\" outlives the loop and is held while the work after it runs, which does not use "
+              "it: del ",
+              text(kept), " at the end of the loop body"),
           Cost::kPeak);
     }
   }
