@@ -1,8 +1,17 @@
 #include "src/lint/heap.h"
 
 #include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace lowtide::lint {
+namespace {
+
+std::uint64_t identity(const Heap::Change& change) {
+  return static_cast<std::uint64_t>(change.object) << 32 | change.key;
+}
+
+}  // namespace
 
 const Value* Heap::find(ObjectId id, Name key) const {
   for (const Slot& slot : objects_[static_cast<std::size_t>(id)].slots) {
@@ -25,8 +34,10 @@ void Heap::set(ObjectId id, Name key, const std::optional<Value>& value) {
 }
 
 void Heap::write(ObjectId id, Name key, const Value& value) {
-  const Value* old = find(id, key);
-  journal_.push_back({id, key, old != nullptr ? std::optional<Value>(*old) : std::nullopt});
+  if (!marks_.empty() && static_cast<std::size_t>(id) < marks_.back().objects) {
+    const Value* old = find(id, key);
+    journal_.push_back({id, key, old != nullptr ? std::optional<Value>(*old) : std::nullopt});
+  }
   set(id, key, value);
 }
 
@@ -35,21 +46,23 @@ void Heap::widen(ObjectId id, Name key, const Value& value) {
   write(id, key, old != nullptr ? joined(*old, value, now) : value);
 }
 
-Heap::Changes Heap::take_back(std::size_t mark) {
+void Heap::checkpoint() { marks_.push_back({journal_.size(), objects_.size()}); }
+
+Heap::Changes Heap::take_back() {
   Changes made;
+  std::unordered_set<std::uint64_t> known;
+  const std::size_t mark = marks_.back().journal;
   while (journal_.size() > mark) {
     const Change undo = journal_.back();
     journal_.pop_back();
-    const bool known = std::any_of(made.begin(), made.end(), [&](const Change& change) {
-      return change.object == undo.object && change.key == undo.key;
-    });
-    if (!known) {
+    if (known.insert(identity(undo)).second) {
       const Value* left = find(undo.object, undo.key);
       made.push_back(
           {undo.object, undo.key, left != nullptr ? std::optional<Value>(*left) : std::nullopt});
     }
     set(undo.object, undo.key, undo.value);
   }
+  marks_.pop_back();
   return made;
 }
 
@@ -75,33 +88,37 @@ Value Heap::unfreed(const Value& value, Runs elsewhere) {
   return out;
 }
 
-void Heap::join(const Changes& first, std::size_t mark, Runs of_first, Runs of_second) {
-  const Changes second = take_back(mark);
-  const auto in = [](const Changes& changes, const Change& wanted) -> const Change* {
-    for (const Change& change : changes) {
-      if (change.object == wanted.object && change.key == wanted.key) return &change;
-    }
-    return nullptr;
+Heap::Changes Heap::merged(const Changes& first, const Changes& second, Runs of_first,
+                           Runs of_second) {
+  const auto before = [&](const Change& change) {
+    const Value* value = find(change.object, change.key);
+    return value != nullptr ? std::optional<Value>(*value) : std::nullopt;
   };
-  // `swapped`: `one` is what the second branch left.
-  const auto merge = [&](const Change& one, const Change* two, bool swapped) {
-    const Value* before = find(one.object, one.key);
-    const std::optional<Value> other =
-        two != nullptr ? two->value
-                       : (before != nullptr ? std::optional<Value>(*before) : std::nullopt);
-    if (!one.value && !other) return;
-    if (!one.value || !other) {
-      write(one.object, one.key, one.value ? *one.value : *other);
+  Changes out;
+  const auto merge = [&](const Change& slot, const std::optional<Value>& left,
+                         const std::optional<Value>& right) {
+    if (!left || !right) {
+      if (left || right) out.push_back({slot.object, slot.key, left ? left : right});
+      return;
+    }
+    out.push_back(
+        {slot.object, slot.key, joined(unfreed(*left, of_second), unfreed(*right, of_first), now)});
+  };
+  std::unordered_map<std::uint64_t, const Change*> others;
+  for (const Change& change : second) others.emplace(identity(change), &change);
+  for (const Change& change : first) {
+    const auto other = others.find(identity(change));
+    if (other != others.end()) {
+      merge(change, change.value, other->second->value);
+      others.erase(other);
     } else {
-      const Value left = swapped ? *other : *one.value;
-      const Value right = swapped ? *one.value : *other;
-      write(one.object, one.key, joined(unfreed(left, of_second), unfreed(right, of_first), now));
+      merge(change, change.value, before(change));
     }
-  };
-  for (const Change& change : first) merge(change, in(second, change), false);
-  for (const Change& change : second) {
-    if (in(first, change) == nullptr) merge(change, nullptr, true);
   }
+  for (const Change& change : second) {
+    if (others.count(identity(change)) != 0) merge(change, before(change), change.value);
+  }
+  return out;
 }
 
 Value Heap::joined(const Value& a, const Value& b, WhereId where) {

@@ -115,17 +115,18 @@ class Heap {
   };
   using Changes = std::vector<Change>;
 
-  std::size_t checkpoint() const { return journal_.size(); }
-  // Undoes all writes since `mark` and returns what they had made of the slots.
-  Changes take_back(std::size_t mark);
+  // Writes after a checkpoint can be taken back. An object that is made after it is not there for
+  // whoever goes on from the checkpoint, so writes to it are left alone.
+  void checkpoint();
+  // Undoes all writes since the last checkpoint and returns what they had made of the slots.
+  Changes take_back();
   void redo(const Changes& changes);
-  // After one branch was taken back into `first` and the other has run since `mark`: each slot may
-  // hold what either left in it. What a backward freed in one of them is not freed for what the
-  // other left.
+  // What two branches, both taken back, leave together: each slot may hold what either left in it.
+  // What a backward freed in one of them is not freed for what the other left.
   struct Runs {
     int begin, end;  // backward runs (begin, end]
   };
-  void join(const Changes& first, std::size_t mark, Runs of_first, Runs of_second);
+  Changes merged(const Changes& first, const Changes& second, Runs of_first, Runs of_second);
 
   Value joined(const Value& a, const Value& b, WhereId where);
   WhereId now = 0;
@@ -137,6 +138,10 @@ class Heap {
   GradientGraph& graph_;
   std::deque<Object> objects_;  // never moves what it holds
   Changes journal_;             // what each write replaced
+  struct Mark {
+    std::size_t journal, objects;
+  };
+  std::vector<Mark> marks_;
 };
 
 }  // namespace lowtide::lint

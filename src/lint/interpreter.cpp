@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "src/base/text.h"
+
 namespace lowtide::lint {
 
 Interpreter::Interpreter(const SyntaxTree& tree, Names& names, Vocabulary& vocabulary)
@@ -491,11 +493,11 @@ Interpreter::Flow Interpreter::branches(const std::vector<std::function<Flow()>>
   const GradMode grad = grad_;
   GradMode after = grad;
   for (const auto& branch : all) {
-    const std::size_t mark = heap_.checkpoint();
+    heap_.checkpoint();
     const int begin = runs();
     grad_ = grad;
     const Flow flow = branch();
-    Heap::Changes changes = heap_.take_back(mark);
+    Heap::Changes changes = heap_.take_back();
     if (flow == Flow::kNormal) {
       after = survivors.empty() || after == grad_ ? grad_ : GradMode::kEither;
       survivors.push_back({std::move(changes), {begin, runs()}});
@@ -510,10 +512,7 @@ Interpreter::Flow Interpreter::branches(const std::vector<std::function<Flow()>>
   grad_ = after;
   Left sum = std::move(survivors[0]);
   for (std::size_t i = 1; i < survivors.size(); ++i) {
-    const std::size_t mark = heap_.checkpoint();
-    heap_.redo(survivors[i].changes);
-    heap_.join(sum.changes, mark, sum.runs, survivors[i].runs);
-    sum.changes = heap_.take_back(mark);
+    sum.changes = heap_.merged(sum.changes, survivors[i].changes, sum.runs, survivors[i].runs);
     sum.runs.end = survivors[i].runs.end;
   }
   heap_.redo(sum.changes);
@@ -820,6 +819,8 @@ void Interpreter::augmented(NodeId id) {
       const NodeId key = indices.empty() ? 0 : indices[0];
       if (key != 0 && tree_[key].kind == NodeKind::kString) {
         heap_.write(whole.object, tree_[key].name, sum);
+      } else if (const Value index = key != 0 ? evaluate(key) : Value{}; index.has(kKnownNumber)) {
+        heap_.write(whole.object, index_key(index.number), sum);
       } else {
         heap_.widen(whole.object, n_.element, sum);
       }
@@ -1014,7 +1015,7 @@ void Interpreter::store_item(NodeId target, const Value& value, NodeId site) {
   }
   if (constant_key) {
     const Value kept = store_into(container, value, site, true);
-    heap_.write(container, tree_[first].name, kept);
+    heap_.write(container, key.only(kIsString) ? key.text : index_key(key.number), kept);
     return;
   }
   const ObjectKind kind = heap_[container].kind;
@@ -1072,6 +1073,8 @@ Value Interpreter::list_of(const Value& element, NodeId id) {
   heap_.write(value.object, n_.element, element);
   return value;
 }
+
+Name Interpreter::index_key(std::int64_t index) { return names_.intern(concat("#", index)); }
 
 Value Interpreter::tuple_of(std::vector<Value> fields, NodeId id) {
   Value value = object_value(make(ObjectKind::kTuple, id));

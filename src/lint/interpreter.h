@@ -161,6 +161,7 @@ class Interpreter {
   Value opaque(NodeId id, Name hint, ObjectId parent = 0);
   Value external(std::string_view path);
   Value list_of(const Value& element, NodeId id);
+  Name index_key(std::int64_t index);
   Value tuple_of(std::vector<Value> fields, NodeId id);
   Value number();
   Value none();
@@ -186,6 +187,7 @@ class Interpreter {
 
   static constexpr std::int64_t kMaxSteps = 400'000;
   static constexpr int kMaxFrames = 10;
+  static constexpr int kMaxCalls = 60;  // calls of calls: an object may be its own __call__
 
   const SyntaxTree& tree_;
   Names& names_;
@@ -200,6 +202,7 @@ class Interpreter {
   int branch_depth_ = 0;
   int frame_depth_ = 0;
   int expression_depth_ = 0;
+  int call_depth_ = 0;
   int module_depth_ = 0;  // inside the forward of a module
   int frozen_depth_ = 0;
   std::int64_t steps_ = 0;

@@ -122,7 +122,12 @@ Value Interpreter::call(NodeId id) {
 
 Value Interpreter::call_value(const Value& callee, Arguments& given, NodeId id,
                               const std::function<void()>* on_yield) {
-  if (spent()) return Value{};
+  if (spent() || call_depth_ >= kMaxCalls) return Value{};
+  struct Depth {
+    int& depth;
+    explicit Depth(int& counter) : depth(counter) { ++depth; }
+    ~Depth() { --depth; }
+  } const guard(call_depth_);
   if (callee.is(kIsExternal)) return call_external(names_.text(callee.text), given, id);
   if (callee.object != 0) {
     switch (heap_[callee.object].kind) {
@@ -1642,7 +1647,7 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
   }
   const bool module_like =
       callee.object != 0
-          ? is_module(callee)
+          ? is_module(callee) || words_.like_teacher(callee.hint)
           : (hint != 0 && words_.like_module(hint) && !words_.like_metric(hint) &&
              !words_.like_loader(hint) && name.rfind("get", 0) != 0 &&
              name.rfind("build", 0) != 0 && name.rfind("make", 0) != 0 &&

@@ -413,7 +413,8 @@ Value Interpreter::element_of(const Value& container) {
   const std::vector<Slot> slots = heap_[container.object].slots;
   const bool dict = heap_[container.object].kind == ObjectKind::kDict;
   for (const Slot& slot : slots) {
-    if (slot.key == n_.element || (dict && names_.text(slot.key)[0] != '$')) {
+    const char mark = names_.text(slot.key)[0];
+    if (slot.key == n_.element || mark == '#' || (dict && mark != '$')) {
       out = out ? heap_.joined(*out, slot.value, where_) : slot.value;
     }
   }
@@ -474,6 +475,7 @@ Value Interpreter::subscript(NodeId id) {
     }
   }
   if (key.has(kKnownNumber)) {
+    if (const Value* slot = heap_.find(whole.object, index_key(key.number))) return *slot;
     const auto& fields = heap_[whole.object].fields;
     const std::int64_t at =
         key.number < 0 ? key.number + static_cast<std::int64_t>(fields.size()) : key.number;

@@ -326,14 +326,15 @@ class SourceJudge {
     if (last.empty()) return false;
     const Name name = names_.intern(last);
     if (last == "backward" || words_.method(name) == MethodRole::kModuleRun) return true;
-    if (words_.like_metric(name) || words_.like_loader(name)) return false;
-    if (words_.like_module(name)) return true;
     static const auto* const set =
         new Set{"train", "step",   "infer",   "inference",  "predict", "generate",  "forward",
                 "batch", "sample", "denoise", "transcribe", "embed",   "attention", "training"};
     const std::vector<std::string> words = words_of(last);
-    return std::any_of(words.begin(), words.end(),
-                       [&](const std::string& word) { return set->count(word) != 0; });
+    if (std::any_of(words.begin(), words.end(),
+                    [&](const std::string& word) { return set->count(word) != 0; })) {
+      return true;
+    }
+    return words_.like_module(name) && !words_.like_metric(name) && !words_.like_loader(name);
   }
 
   void exceptions(NodeId id) {

@@ -23,13 +23,12 @@ namespace fs = std::filesystem;
 
 std::string read_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  if (in) text << in.rdbuf();
-  if (!in || !text) {
+  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (!in) {
     throw IoError("LT0505",
                   concat("cannot read ", path.string(), ". Is it there, and may you read it?"));
   }
-  return std::move(text).str();
+  return text;
 }
 
 bool is_source(const fs::path& path) {
