@@ -28,6 +28,8 @@ struct LoopRun {
   std::int64_t trips = -1;       // when known
   int backwards = 0, own_backwards = 0, steps = 0, zeroed = 0, forwards = 0, detaches = 0;
   NodeId first_backward = 0;
+  // Of a loop over the methods of a class: in which of them a backward and a step ran.
+  std::vector<NodeId> backward_roots, step_roots;
 };
 
 // A place in the loops: iteration `pass` of `loop`, inside `parent`.

@@ -114,9 +114,8 @@ void Interpreter::run_class_root(ObjectId cls) {
   const bool lightning = class_derives(cls, "Lightning");
   const bool function = class_derives(cls, "Function") || class_derives(cls, "Dataset");
   if (function) return;
-  std::vector<Arguments> given;
-  for (const ObjectId method : methods) {
-    Arguments& arguments = given.emplace_back();
+  const auto arguments_for = [&](ObjectId method) {
+    Arguments arguments;
     bool first = !heap_[method].is_static;
     for (const NodeId parameter : tree_.items(heap_[method].node)) {
       if (first) {
@@ -127,7 +126,8 @@ void Interpreter::run_class_root(ObjectId cls) {
         arguments.positional.push_back(parameter_default(parameter, *frame_));
       }
     }
-  }
+    return arguments;
+  };
   LoopRun run;
   run.implicit = true;
   std::unordered_set<NodeId> reached;
@@ -142,12 +142,14 @@ void Interpreter::run_class_root(ObjectId cls) {
       const std::string& name = names_.text(tree_[node].name);
       const bool evaluation = words_.like_evaluation(tree_[node].name);
       if (lightning && evaluation) grad_ = GradMode::kOff;
-      Arguments again = given[i];
+      Arguments again = arguments_for(method);
       Value result;
       next_is_root_ = true;
       root_method_ = node;
       if (module && name == "forward") {
+        ++module_depth_;  // it is no call that stands anywhere
         result = call_module(self, again, node, 0);
+        --module_depth_;
       } else {
         const ObjectId bound_method = make(ObjectKind::kFunction, node);
         const Object copy = heap_[method];
@@ -169,6 +171,7 @@ void Interpreter::run_class_root(ObjectId cls) {
     }
     return Flow::kNormal;
   });
+  root_method_ = 0;
   grad_ = GradMode::kOn;
 }
 
@@ -840,7 +843,7 @@ void Interpreter::assign(NodeId target, const Value& value, NodeId site) {
   const Node& node = tree_[target];
   switch (node.kind) {
     case NodeKind::kName: {
-      Value named = value;
+      Value named = without_unlikely_history(value, node.name);
       if (named.hint == 0 || named.is(kIsUnknown)) named.hint = node.name;
       if (named.object != 0 && heap_[named.object].kind == ObjectKind::kLibrary &&
           named.hint == 0) {
@@ -865,6 +868,23 @@ void Interpreter::assign(NodeId target, const Value& value, NodeId site) {
     default:
       break;
   }
+}
+
+// What unknown code returned as a model, an optimizer or a number for the log is no tensor to
+// follow.
+Value Interpreter::without_unlikely_history(Value value, Name name) {
+  if (value.history == 0) return value;
+  const GraphOp op = graph_[value.history].op;
+  if (op != GraphOp::kCall && op != GraphOp::kForward) return value;
+  const bool thing = words_.like_optimizer(name) || words_.like_loader(name) ||
+                     (words_.like_module(name) && !words_.like_loss(name));
+  const bool unknown_code = op == GraphOp::kCall;
+  if ((unknown_code && thing) ||
+      (words_.like_metric(name) && !graph_[value.history].inputs.empty() && value.object == 0 &&
+       words_.like_loss(name))) {
+    value.history = 0;
+  }
+  return value;
 }
 
 void Interpreter::bind(NodeId target, const Value& value) {
@@ -907,6 +927,15 @@ void Interpreter::destructure(NodeId target, const Value& value, NodeId site) {
       assign(parts[i], fields[i], site);
     } else {
       Value part = element_of(value);
+      if (part.history != 0 && graph_[part.history].op == GraphOp::kCall) {
+        // Each part of what unknown code returned has history, or not, for itself.
+        GraphNode node;
+        node.op = GraphOp::kCall;
+        node.inputs = {part.history};
+        node.where = where_;
+        node.origin = site;
+        part.history = graph_.add(std::move(node));
+      }
       // Prefer a fresh unknown for each name of a batch, so that names can speak.
       if (part.is(kIsUnknown) && part.history == 0 && tree_[parts[i]].kind == NodeKind::kName) {
         part = opaque(site, tree_[parts[i]].name);
@@ -943,7 +972,7 @@ void Interpreter::set_attribute(NodeId target, const Value& value, NodeId site) 
   if (node.name == n_.data) {
     return;
   }
-  Value named = value;
+  Value named = without_unlikely_history(value, node.name);
   if (named.hint == 0 || named.is(kIsUnknown)) named.hint = node.name;
   if (whole.object == 0) {
     mark_escaped(value);
@@ -985,6 +1014,7 @@ void Interpreter::store_item(NodeId target, const Value& value, NodeId site) {
       stored.aliases = {filled.history};
       stored.site = site;
       stored.function = frame_->node;
+      stored.root = root_method_;
       // A tensor lives where its first value was made; the slot's own iteration is unknown, so all
       // loops are asked whether an earlier iteration's history reaches into this one.
       if (whole.history != 0) {
@@ -1024,9 +1054,11 @@ void Interpreter::store_item(NodeId target, const Value& value, NodeId site) {
     cache.site = site;
     cache.function = frame_->node;
     cache.container = node.a;
-    cache.tensor_key = key.has(kTensorKey) || key.only(kIsTensor) || key.history != 0;
-    cache.holds_tensor = value.is(kIsTensor) || value.history != 0;
-    cache.from_module = value.has(kModuleOutput) || value.history != 0;
+    cache.tensor_key = key.has(kTensorKey);
+    cache.key = key.history;
+    cache.value = value.history;
+    cache.holds_tensor = value.is(kIsTensor);
+    cache.from_module = value.has(kModuleOutput);
     if (!key.has(kFromSize) && frame_->node != 0) seen_.caches.push_back(cache);
   }
   store_into(container, value, site, false);
@@ -1367,6 +1399,7 @@ void Interpreter::note_carried(GraphId result, GraphOp op, NodeId, bool joins_up
     event.loop = loop;
     event.was_freed = carried.freed;
     event.function = frame_->node;
+    event.root = root_method_;
     if (joins_up) {
       event.by = CarriedOver::By::kJoiningUp;
     } else if (op == GraphOp::kArithmetic) {
@@ -1388,7 +1421,12 @@ void Interpreter::count(int LoopRun::* counter) {
   }
 }
 
-void Interpreter::note_step() { count(&LoopRun::steps); }
+void Interpreter::note_step() {
+  count(&LoopRun::steps);
+  if (where_ != 0 && graph_.loop(graph_.where(where_).loop).implicit) {
+    graph_.loop(graph_.where(where_).loop).step_roots.push_back(root_method_);
+  }
+}
 
 void Interpreter::backward(const Value& target, Arguments& given, NodeId id) {
   const auto is_true = [&](Name name) {
@@ -1401,6 +1439,7 @@ void Interpreter::backward(const Value& target, Arguments& given, NodeId id) {
   if (where_ != 0) {
     LoopRun& innermost = graph_.loop(graph_.where(where_).loop);
     ++innermost.own_backwards;
+    if (innermost.implicit) innermost.backward_roots.push_back(root_method_);
   }
   for (WhereId at = where_; at != 0; at = graph_.where(at).parent) {
     LoopRun& loop = graph_.loop(graph_.where(at).loop);
@@ -1468,6 +1507,7 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
   if (!stored.aliases.empty() || copy) {
     stored.container = container;
     stored.function = frame_->node;
+    stored.root = root_method_;
     stored.model_copy = copy;
     stored.by_hook = frame_->by_hook;
     stored.site = site_for(0, stored.aliases.empty() ? 0 : graph_[stored.aliases[0]].inputs[0]);

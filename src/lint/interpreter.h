@@ -106,6 +106,7 @@ class Interpreter {
   Value sequence(NodeId id, ObjectKind kind);
   Value dictionary(NodeId id);
   Value element_of(const Value& container);
+  Value without_unlikely_history(Value value, Name name);
   Value without_history(Value value, bool mark = true);
 
   // calls
@@ -121,7 +122,9 @@ class Interpreter {
   Value call_torch(const std::string& path, std::string_view last, Arguments& given, NodeId id);
   Value call_module(const Value& module, Arguments& given, NodeId id, Name method);
   Value call_library_module(ObjectId module, Arguments& given, NodeId id);
-  Value call_unknown(Name hint, const Value& callee, Arguments& given, NodeId id);
+  // `method`: the name is that of a method, which does not make it a module.
+  Value call_unknown(Name hint, const Value& callee, Arguments& given, NodeId id,
+                     bool method = false);
   Value instantiate(ObjectId cls, Arguments& given, NodeId id);
   Value container_method(const Value& receiver, Name method, MethodRole role, Arguments& given,
                          NodeId id, bool& handled);
@@ -173,6 +176,7 @@ class Interpreter {
   bool class_derives(ObjectId cls, std::string_view word, int depth = 0);
   bool has_unknown_base(ObjectId cls, int depth = 0);
   bool is_module(const Value& value);
+  bool ends_like_module(Name name);
   bool is_optimizer(const Value& value);
   bool is_loader(const Value& value);
   bool is_frozen(ObjectId module);

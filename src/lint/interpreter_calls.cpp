@@ -437,6 +437,12 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
       if (name == "log" || name == "log_dict") return none();
       Value unknown = member;
       unknown.hint = method;
+      // What a module of the file calls is a part of it, unless its name says otherwise.
+      if (member.object != 0 && heap_[member.object].kind == ObjectKind::kOpaque &&
+          class_is_module(heap_[receiver.object].parent) && !words_.like_metric(method) &&
+          !words_.like_loss(method)) {
+        heap_[member.object].is_module = true;
+      }
       return call_unknown(method, unknown, given, id);
     }
   }
@@ -508,10 +514,7 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
     }
     return out;
   }
-  if (is_module(receiver)) {
-    if (role == MethodRole::kModuleRun || method == n_.call) {
-      return call_module(receiver, given, id, method);
-    }
+  if (is_module(receiver) && (role == MethodRole::kModuleRun || method == n_.call)) {
     return call_module(receiver, given, id, method);
   }
   if (receiver.object != 0) {
@@ -550,8 +553,7 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
   }
   Value callee;
   callee.hint = method;
-  // An unknown object's method may keep what it is given.
-  return call_unknown(method, callee, given, id);
+  return call_unknown(method, callee, given, id, /*method=*/true);
 }
 
 Value Interpreter::container_method(const Value& receiver, Name method, MethodRole role,
@@ -953,6 +955,7 @@ void Interpreter::note_forward(const Value& result, const Value& module, const A
   run.site = frame_->statement;
   run.function = frame_->node;
   run.where = where_;
+  run.root = root_method_;
   run.module = module.object;
   run.hint = module.hint;
   if (module.object != 0) {
@@ -975,6 +978,7 @@ void Interpreter::note_forward(const Value& result, const Value& module, const A
       if (text.find("assert") != std::string_view::npos) run.in_test = true;
     }
     if (frame->owner != 0 && class_derives(frame->owner, "TestCase")) run.in_test = true;
+    if (tree_.source.find("import pytest") != std::string::npos) run.in_test = true;
     if (frame->owner != 0 && has_unknown_base(frame->owner)) run.in_base_class = true;
     // Training in between: what it calls is not evaluation by its caller's name.
     if (!words_.like_evaluation(name) && names_.text(name).find("train") != std::string::npos)
@@ -1598,7 +1602,18 @@ Value Interpreter::call_external(const std::string& path, Arguments& given, Node
   return call_unknown(callee.hint, callee, given, id);
 }
 
-Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given, NodeId id) {
+// "resnet", "teacher_model", but not "model_summary".
+bool Interpreter::ends_like_module(Name name) {
+  const std::vector<std::string> words = words_of(names_.text(name));
+  if (words.empty()) return true;  // G, D
+  const std::size_t last =
+      words.back().size() == 1 && words.size() > 1 ? words.size() - 2 : words.size() - 1;
+  return words_.like_module(names_.intern(words[last])) ||
+         words_.like_teacher(names_.intern(words[last])) || names_.text(name).size() == 1;
+}
+
+Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given, NodeId id,
+                                bool method) {
   if (callee.object != 0 && heap_[callee.object].kind == ObjectKind::kLibrary &&
       path_of(callee.object) == "$namedtuple") {
     Value out = tuple_of(given.positional, id);
@@ -1608,7 +1623,7 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
   bool has_optimizer = false, has_module = false, has_loader = false;
   std::vector<GraphId> inputs;
   const auto look = [&](const Value& value) {
-    has_optimizer = has_optimizer || is_optimizer(value);
+    has_optimizer = has_optimizer || (value.history == 0 && is_optimizer(value));
     has_module = has_module || is_module(value);
     has_loader = has_loader || is_loader(value);
     collect(value, inputs);
@@ -1621,13 +1636,14 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
   for (const Value& value : given.positional) look(value);
   for (const auto& [key, value] : given.keywords) look(value);
   const std::string& name = names_.text(hint);
-  if (has_optimizer && !inputs.empty()) {
+  const auto is_loss = [&](const Value& value) {
+    return value.history != 0 && words_.like_loss(value.hint);
+  };
+  if (has_optimizer && std::any_of(given.positional.begin(), given.positional.end(), is_loss)) {
     // loss_scaler(loss, optimizer, ...): backward, step and all.
-    for (const GraphId history : inputs) {
+    for (const Value& value : given.positional) {
       Arguments nothing;
-      Value target;
-      target.history = history;
-      backward(target, nothing, id);
+      if (is_loss(value)) backward(value, nothing, id);
     }
     note_step();
     return Value{};
@@ -1648,8 +1664,8 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
   const bool module_like =
       callee.object != 0
           ? is_module(callee) || words_.like_teacher(callee.hint)
-          : (hint != 0 && words_.like_module(hint) && !words_.like_metric(hint) &&
-             !words_.like_loader(hint) && name.rfind("get", 0) != 0 &&
+          : (!method && hint != 0 && words_.like_module(hint) && ends_like_module(hint) &&
+             !words_.like_metric(hint) && !words_.like_loader(hint) && name.rfind("get", 0) != 0 &&
              name.rfind("build", 0) != 0 && name.rfind("make", 0) != 0 &&
              name.rfind("create", 0) != 0 && name.rfind("load", 0) != 0 &&
              name.rfind("init", 0) != 0 && name.rfind("save", 0) != 0 && name.rfind("set", 0) != 0);

@@ -62,9 +62,11 @@ class Judge {
   }
 
   // A loop whose iterations are training steps: one in which a backward runs.
-  bool is_training(LoopId id) const {
+  bool is_training(LoopId id, NodeId root) const {
     const LoopRun& loop = graph_.loop(id);
-    return loop.implicit ? loop.own_backwards > 0 : loop.backwards > 0 || loop.steps > 0;
+    if (!loop.implicit) return loop.backwards > 0 || loop.steps > 0;
+    return std::find(loop.backward_roots.begin(), loop.backward_roots.end(), root) !=
+           loop.backward_roots.end();
   }
   bool is_pass_over_data(LoopId id) const {
     const LoopRun& loop = graph_.loop(id);
@@ -74,7 +76,8 @@ class Judge {
   void carried() {
     for (const CarriedOver& event : seen_.carried) {
       if (!graph_.has_history(event.result)) continue;
-      const bool training = is_training(event.loop);
+      if (resets_itself(event.loop)) continue;
+      const bool training = is_training(event.loop, event.root);
       if (event.by == CarriedOver::By::kUse) {
         if (!training || !graph_.has_history(event.carried)) continue;
         if (graph_.from_parameters_only(event.carried)) continue;
@@ -99,7 +102,7 @@ class Judge {
         continue;
       }
       if (result.backwarded && !event.was_freed) continue;
-      if (!has_fresh_history(event)) continue;
+      if (graph_.from_parameters_only(event.carried)) continue;
       if (!training) {
         if (!is_pass_over_data(event.loop) || (result.escaped && !evaluating(event.function)) ||
             result.backwarded) {
@@ -122,9 +125,21 @@ class Judge {
     }
   }
 
-  bool has_fresh_history(const CarriedOver& event) const {
-    // An exponential decay of one old value makes a chain too: any history counts.
-    return !graph_[event.result].inputs.empty();
+  // A class that has a method to reset its state between sequences expects to be told when.
+  bool resets_itself(LoopId id) const {
+    const LoopRun& loop = graph_.loop(id);
+    if (!loop.implicit || tree_[loop.node].kind != NodeKind::kClass || tree_[loop.node].a == 0) {
+      return false;
+    }
+    for (const NodeId item : tree_.items(tree_[loop.node].a)) {
+      if (tree_[item].kind != NodeKind::kFunction) continue;
+      const std::string& name = names_.text(tree_[item].name);
+      for (const char* word :
+           {"reset", "init_hidden", "init_state", "clear", "detach", "repackage"}) {
+        if (name.find(word) != std::string::npos) return true;
+      }
+    }
+    return false;
   }
 
   // A function of torch or arithmetic made it: no dict of a model's, no number.
@@ -188,10 +203,16 @@ class Judge {
         if (graph_[alias].backwarded) value = 0;
       }
       if (value == 0) continue;
+      // In the branch in which backward ran it was detached; this is what the other one left.
+      if (graph_[graph_[value].inputs[0]].other_branch) continue;
+      for (const GraphId input : graph_[graph_[value].inputs[0]].inputs) {
+        if (graph_[input].other_branch) value = 0;
+      }
+      if (value == 0) continue;
       bool training = false, over_data = false;
       LoopId at = 0;
       for (const LoopId loop : event.loops) {
-        if (is_training(loop)) training = true;
+        if (is_training(loop, event.root)) training = true;
         if (is_pass_over_data(loop)) {
           over_data = true;
           if (at == 0) at = loop;
@@ -257,7 +278,7 @@ class Judge {
       const LoopId closest = innermost(run.where);
       if (closest != 0) {
         const LoopRun& loop = graph_.loop(closest);
-        in_training = loop.own_backwards > 0;
+        in_training = loop.implicit ? is_training(closest, run.root) : loop.own_backwards > 0;
       }
       for (WhereId at = run.where; at != 0; at = graph_.where(at).parent) {
         const LoopRun& loop = graph_.loop(graph_.where(at).loop);
@@ -305,7 +326,7 @@ class Judge {
   // A forward whose backward reaches parameters that no optimizer updates.
   void not_optimized(const ForwardRun& run) {
     if (run.frozen || input_has_history(run) || run.in_test || run.module == 0) return;
-    if (innermost(run.where) == 0 || !is_training(innermost(run.where))) return;
+    if (innermost(run.where) == 0 || !is_training(innermost(run.where), run.root)) return;
     const bool by_name = words_.like_teacher(run.hint);
     const bool by_optimizer = seen_.any_optimizer && !seen_.unknown_optimizer;
     if (by_optimizer ? in_.is_optimized(run.module) : !by_name) return;
@@ -326,7 +347,10 @@ class Judge {
   void caches() {
     const std::string& source = tree_.source;
     for (const CacheStore& cache : seen_.caches) {
-      if (!cache.tensor_key && !(cache.holds_tensor && cache.from_module)) continue;
+      const bool keyed = cache.tensor_key || graph_.has_history(cache.key);
+      const bool holds =
+          graph_.has_history(cache.value) || (cache.holds_tensor && cache.from_module);
+      if (!keyed && !holds) continue;
       const std::string name(tree_.text(cache.container));
       const std::string_view function = tree_.text(cache.function);
       if (is_local(name, cache.function)) continue;
@@ -337,14 +361,32 @@ class Judge {
           in_file("len(" + name + ")") || in_file(name + ".move_to_end")) {
         continue;
       }
-      const bool asks = function.find(" in " + name) != std::string_view::npos ||
+      const bool asks = function.find("not in " + name) != std::string_view::npos ||
                         function.find(name + ".get(") != std::string_view::npos ||
-                        function.find("KeyError") != std::string_view::npos;
+                        function.find("KeyError") != std::string_view::npos ||
+                        asks_if_in(function, name);
       if (!asks) continue;
       add("cache-unbounded", cache.site,
           concat(name,
                  " holds a tensor for every input ever seen: bound it, or key it by sizes only"),
           Cost::kLeak);
+    }
+  }
+
+  // `if key in name`, which is not `for key in name`.
+  static bool asks_if_in(std::string_view function, const std::string& name) {
+    for (std::size_t at = 0;;) {
+      at = function.find(" in " + name, at);
+      if (at == std::string_view::npos) return false;
+      const std::size_t line = function.rfind('\n', at);
+      const std::string_view before =
+          function.substr(line == std::string_view::npos ? 0 : line,
+                          at - (line == std::string_view::npos ? 0 : line));
+      if (before.find("if ") != std::string_view::npos &&
+          before.find("for ") == std::string_view::npos) {
+        return true;
+      }
+      ++at;
     }
   }
 
@@ -428,7 +470,12 @@ class Judge {
     for (LoopId id = graph_.loop_count() - 1; id > 0; --id) {
       const LoopRun& loop = graph_.loop(id);
       if (loop.backwards == 0 || loop.steps == 0 || loop.zeroed > 0) continue;
-      if (loop.implicit && (loop.own_backwards == 0 || mentioned)) continue;
+      if (loop.implicit) {
+        if (mentioned || loop.own_backwards == 0) continue;
+        const bool both = std::any_of(loop.step_roots.begin(), loop.step_roots.end(),
+                                      [&](NodeId root) { return is_training(id, root); });
+        if (!both) continue;
+      }
       if (covered.count(id)) continue;
       // Inner loops have higher numbers: those around them are explained by them.
       for (LoopId outer = 1; outer < id; ++outer) {

@@ -323,18 +323,19 @@ class SourceJudge {
 
   bool works_on_tensors(NodeId call) const {
     const std::string_view last = last_word(tree_[call].a);
-    if (last.empty()) return false;
+    if (last.empty() || (last[0] >= 'A' && last[0] <= 'Z')) return false;
     const Name name = names_.intern(last);
     if (last == "backward" || words_.method(name) == MethodRole::kModuleRun) return true;
-    static const auto* const set =
-        new Set{"train", "step",   "infer",   "inference",  "predict", "generate",  "forward",
-                "batch", "sample", "denoise", "transcribe", "embed",   "attention", "training"};
+    static const auto* const verbs =
+        new Set{"train",   "training", "step",    "infer",      "inference", "predict",
+                "forward", "generate", "denoise", "transcribe", "attention"};
     const std::vector<std::string> words = words_of(last);
-    if (std::any_of(words.begin(), words.end(),
-                    [&](const std::string& word) { return set->count(word) != 0; })) {
-      return true;
+    for (const std::string& word : words) {
+      if (verbs->count(word) != 0) return true;
     }
-    return words_.like_module(name) && !words_.like_metric(name) && !words_.like_loader(name);
+    return !words.empty() && words.size() < 3 && words.back() != "module" && words[0] != "import" &&
+           words[0] != "get" && words[0] != "load" &&
+           words_.like_module(names_.intern(words.back()));
   }
 
   void exceptions(NodeId id) {

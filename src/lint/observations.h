@@ -17,6 +17,7 @@ struct CarriedOver {
   LoopId loop;
   NodeId site;
   NodeId function;
+  NodeId root;     // the method of a class from which it was reached; 0 otherwise
   bool was_freed;  // a backward had run through `carried` by then
 };
 
@@ -27,6 +28,7 @@ struct Stored {
   ObjectId container;
   NodeId site;
   NodeId function;
+  NodeId root;
   bool model_copy;
   bool bounded;
   bool by_hook;
@@ -38,6 +40,7 @@ struct ForwardRun {
   NodeId call;
   NodeId site;
   NodeId function;  // in which it stands; 0: the module
+  NodeId root;
   WhereId where;
   ObjectId module;
   Name hint;           // what the program calls the module
@@ -59,6 +62,7 @@ struct CacheStore {
   NodeId function;
   NodeId container;  // the expression
   bool tensor_key;
+  GraphId value, key;  // their history
   bool holds_tensor;
   bool from_module;  // made by a module
 };

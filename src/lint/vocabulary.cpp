@@ -244,16 +244,17 @@ std::uint16_t Vocabulary::traits(Name name) {
       new Set{"loss", "losses", "criterion", "criteria", "crit",    "objective", "nll",
               "bce",  "mse",    "elbo",      "kld",      "penalty", "cost",      "ce"};
   static const auto* const metric = new Set{
-      "accuracy",  "acc",       "metric",    "metrics", "score",     "f1",     "iou",
-      "auc",       "psnr",      "ssim",      "print",   "log",       "plot",   "save",
-      "write",     "show",      "count",     "correct", "precision", "recall", "bleu",
-      "wer",       "cer",       "render",    "draw",    "dump",      "str",    "format",
-      "numpy",     "np",        "info",      "debug",   "warning",   "error",  "evaluate",
-      "evaluator", "visualize", "summary",   "record",  "map",       "topk",   "postprocess",
-      "nms",       "assert",    "clip",      "lr",      "schedule",  "seed",   "barrier",
-      "item",      "display",   "imshow",    "report",  "confusion", "json",   "hash",
-      "decode",    "tokenize",  "tokenizer", "len",     "logger",    "epoch",  "progress",
-      "timer",     "time",      "check",     "is",      "has",       "num"};
+      "accuracy",  "items",  "stats",       "logs",      "acc",       "metric",    "metrics",
+      "score",     "f1",     "iou",         "auc",       "psnr",      "ssim",      "print",
+      "log",       "plot",   "save",        "write",     "show",      "count",     "correct",
+      "precision", "recall", "bleu",        "wer",       "cer",       "render",    "draw",
+      "dump",      "str",    "format",      "numpy",     "np",        "info",      "debug",
+      "warning",   "error",  "evaluate",    "evaluator", "visualize", "summary",   "record",
+      "map",       "topk",   "postprocess", "nms",       "assert",    "clip",      "lr",
+      "schedule",  "seed",   "barrier",     "item",      "display",   "imshow",    "report",
+      "confusion", "json",   "hash",        "decode",    "tokenize",  "tokenizer", "len",
+      "logger",    "epoch",  "progress",    "timer",     "time",      "check",     "is",
+      "has",       "num"};
   static const auto* const optimizer = new Set{
       "optimizer", "optim", "opt", "optimiser", "optimizers", "opts", "adam", "sgd", "solver"};
   static const auto* const loader = new Set{
@@ -285,6 +286,15 @@ std::uint16_t Vocabulary::traits(Name name) {
     if (has_any(words, *evaluation)) out |= kEvaluation;
     if (has_any(words, *teacher)) out |= kTeacher;
     if (has_any(words, *loss)) out &= static_cast<std::uint16_t>(~kModule);
+    // What makes, names or describes the thing is not the thing.
+    static const auto* const about =
+        new Set{"cls",     "class", "type",   "factory", "builder",   "config", "cfg",   "name",
+                "names",   "path",  "dir",    "id",      "ids",       "size",   "sizes", "kwargs",
+                "args",    "dict",  "params", "key",     "keys",      "fn",     "dim",   "dims",
+                "options", "file",  "url",    "state",   "scheduler", "card"};
+    if (about->count(last) != 0) {
+      out &= static_cast<std::uint16_t>(~(kModule | kOptimizer | kLoader));
+    }
   }
   return traits_[name] = out;
 }
