@@ -26,17 +26,17 @@ int run(const Arguments& arguments) {
   lint::Options options;
   options.paths = arguments.words();
   if (options.paths.empty()) {
-    throw UsageError("LT0504",
+    throw UsageError("LT0553",
                      "lint: missing PATH (a file or folder to check). See: lowtide lint --help");
   }
   if (arguments.has("json") && arguments.has("sarif")) {
-    throw UsageError("LT0504",
+    throw UsageError("LT0553",
                      "lint: --json and --sarif both want standard output: give one of them");
   }
   const bool fix = arguments.has("fix");
   const bool diff = arguments.has("diff");
   if (arguments.has("suggested") && !fix && !diff) {
-    throw UsageError("LT0504",
+    throw UsageError("LT0553",
                      "lint: --suggested says which fixes to apply: give --fix or --diff too");
   }
   if (fix || diff) {

@@ -50,7 +50,7 @@ class Reader {
   [[noreturn]] void refuse(const std::string& problem) {
     const auto line =
         1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n');
-    throw UsageError("LT0503",
+    throw UsageError("LT0552",
                      concat("cannot read ", file_.string(), ", line ", line, ": ", problem,
                             ". [tool.lowtide.lint] has select, ignore and exclude (lists of "
                             "strings), fairscale (true or false) and per-file-ignores"));

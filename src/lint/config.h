@@ -30,7 +30,7 @@ struct Config {
 };
 
 // Reads the text of a pyproject.toml; nothing when it has no [tool.lowtide.lint].
-// Throws UsageError: LT0502 for an unknown rule, LT0503 for an unknown key or a value that cannot
+// Throws UsageError: LT0551 for an unknown rule, LT0552 for an unknown key or a value that cannot
 // be read, with the line.
 std::optional<Config> parse_config(std::string_view text, const std::filesystem::path& file);
 

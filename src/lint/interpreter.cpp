@@ -323,7 +323,9 @@ Value Interpreter::decorated(NodeId id, Value function) {
     };
     if (const auto mode = grad_context(by); mode && *mode == GradMode::kOff) {
       object.no_grad = true;
-    } else if (ends("no_grad") || ends("inference_mode")) {
+    } else if (tree_.text(*decorator).find("no_grad") != std::string_view::npos ||
+               tree_.text(*decorator).find("inference_mode") != std::string_view::npos) {
+      // By its name it does, whatever package it comes from.
       object.no_grad = true;
     } else if (path == "builtins.property" || ends("cached_property")) {
       object.is_property = true;
@@ -547,8 +549,10 @@ Interpreter::Flow Interpreter::run_loop(NodeId id, LoopRun run, const std::funct
   const LoopId loop = graph_.begin_loop(run);
   const WhereId outer = where_;
   std::vector<Heap::Changes>* const left_before = left_early_;
-  const int passes = spent() ? 1 : 2;
-  for (int pass = 1; pass <= passes; ++pass) {
+  // Two iterations show what one finds of the other. A training step gets a third: what is None at
+  // first, and set in the first iteration, is averaged in the second and carried into the third.
+  const auto passes = [&] { return spent() ? 1 : (graph_.loop(loop).own_backwards > 0 ? 3 : 2); };
+  for (int pass = 1; pass <= passes(); ++pass) {
     std::vector<Heap::Changes> left;
     left_early_ = &left;
     where_ = graph_.enter(outer, loop, pass);
@@ -935,6 +939,10 @@ void Interpreter::destructure(NodeId target, const Value& value, NodeId site) {
         node.where = where_;
         node.origin = site;
         part.history = graph_.add(std::move(node));
+      }
+      if (tree_[parts[i]].kind == NodeKind::kName && words_.like_metric(tree_[parts[i]].name) &&
+          !words_.like_loss(tree_[parts[i]].name) && part.history != 0 && part.object == 0) {
+        part.history = 0;  // a count or score beside the loss
       }
       // Prefer a fresh unknown for each name of a batch, so that names can speak.
       if (part.is(kIsUnknown) && part.history == 0 && tree_[parts[i]].kind == NodeKind::kName) {

@@ -2,9 +2,9 @@
 // Reads a file as Python would run it, over values that only know their kind and their history.
 //
 // Functions of the file are entered at each call, with the values that they are given; loops run
-// twice, so that what the second iteration finds of the first is seen; both branches of a condition
-// run, and what they leave is joined. Where code is not in the file, names decide (vocabulary.h).
-// docs/design/lint.md has the whole of it.
+// two or three times, so that what an iteration finds of the one before is seen; both branches of a
+// condition run, and what they leave is joined. Where code is not in the file, names decide
+// (vocabulary.h). docs/design/lint.md has the whole of it.
 
 #include <functional>
 #include <optional>

@@ -439,6 +439,7 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
       unknown.hint = method;
       // What a module of the file calls is a part of it, unless its name says otherwise.
       if (member.object != 0 && heap_[member.object].kind == ObjectKind::kOpaque &&
+          heap_[member.object].parent != receiver.object &&
           class_is_module(heap_[receiver.object].parent) && !words_.like_metric(method) &&
           !words_.like_loss(method)) {
         heap_[member.object].is_module = true;
@@ -1177,8 +1178,7 @@ Value Interpreter::call_builtin(std::string_view name, Arguments& given, NodeId 
     mark_dropped(first);
     Value out;
     out.kinds = name == "id" || name == "hash" ? kIsNumber : kIsString;
-    if (first.is(kIsTensor) || first.history != 0) out.flags |= kTensorKey;
-    if (name == "id" && first.is(kIsUnknown)) out.flags |= kTensorKey;
+    if (first.only(kIsTensor)) out.flags |= kTensorKey;
     return out;
   }
   if (name == "super") return frame_->self != 0 ? object_value(frame_->self) : Value{};

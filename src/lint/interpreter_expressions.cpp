@@ -315,6 +315,10 @@ Value Interpreter::attribute(const Value& whole, Name name, NodeId id) {
     return *slot;
   }
   const ObjectKind kind = heap_[object].kind;
+  if (kind == ObjectKind::kTuple && heap_[object].fields.size() == 2) {
+    if (text == "values") return heap_[object].fields[0];
+    if (text == "indices") return heap_[object].fields[1];
+  }
   if (kind == ObjectKind::kInstance || kind == ObjectKind::kClass) {
     const ObjectId cls = kind == ObjectKind::kInstance ? heap_[object].parent : object;
     if (const Value* found = find_in_class(cls, name)) {

@@ -267,8 +267,14 @@ class Judge {
 
   void forwards() {
     std::set<NodeId> functions_done;
+    // A call that serves training too is no mistake where another caller evaluates with it.
+    std::set<NodeId> trained;
+    for (const ForwardRun& run : seen_.forwards) {
+      if (graph_[run.result].backwarded) trained.insert(run.call);
+    }
     for (const ForwardRun& run : seen_.forwards) {
       if (!graph_.has_history(run.result)) continue;
+      if (!graph_[run.result].backwarded && trained.count(run.call) != 0) continue;
       if (graph_[run.result].backwarded || graph_[run.result].confirmed) {
         not_optimized(run);
         continue;
@@ -297,7 +303,7 @@ class Judge {
       const bool thrown_away = graph_.thrown_away(run.result);
       const bool evaluation = run.eval_mode || run.in_evaluation;
       if (!evaluation) continue;
-      if (!run.eval_mode && run.in_base_class) continue;
+      if (run.in_base_class && !(run.eval_mode && over_data)) continue;
       if (!run.eval_mode && !(over_data || (thrown_away && graph_.dropped_somewhere(run.result))))
         continue;
       if (run.eval_mode && input_has_history(run) && !run.in_evaluation) continue;
@@ -351,6 +357,14 @@ class Judge {
       const bool holds =
           graph_.has_history(cache.value) || (cache.holds_tensor && cache.from_module);
       if (!keyed && !holds) continue;
+      if (!keyed && cache.value != 0 && graph_.from_parameters_only(cache.value)) continue;
+      const std::string_view line = tree_.text(cache.site);
+      const std::string_view target = line.substr(0, line.find('='));
+      if (target.find("device") != std::string_view::npos ||
+          target.find("dtype") != std::string_view::npos ||
+          target.find("shape") != std::string_view::npos) {
+        continue;
+      }
       const std::string name(tree_.text(cache.container));
       const std::string_view function = tree_.text(cache.function);
       if (is_local(name, cache.function)) continue;
@@ -392,6 +406,9 @@ class Judge {
 
   // Whether the function itself makes the thing called `name`.
   bool is_local(const std::string& name, NodeId function) const {
+    for (const NodeId parameter : tree_.items(function)) {
+      if (names_.text(tree_[parameter].name) == name) return true;
+    }
     for (NodeId id = 1; id < tree_.nodes.size(); ++id) {
       const Node& node = tree_[id];
       if (node.kind != NodeKind::kAssign || node.b == 0) continue;

@@ -25,7 +25,7 @@ std::string read_file(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   if (!in) {
-    throw IoError("LT0505",
+    throw IoError("LT0554",
                   concat("cannot read ", path.string(), ". Is it there, and may you read it?"));
   }
   return text;
@@ -45,7 +45,7 @@ void search(const fs::path& folder, std::vector<fs::path>& out) {
   std::error_code problem;
   fs::directory_iterator entries(folder, fs::directory_options::skip_permission_denied, problem);
   if (problem) {
-    throw IoError("LT0505", concat("cannot read ", folder.string(), ": ", problem.message()));
+    throw IoError("LT0554", concat("cannot read ", folder.string(), ": ", problem.message()));
   }
   for (const fs::directory_entry& entry : entries) {
     const fs::path& path = entry.path();
@@ -286,7 +286,7 @@ Report run(const Options& options) {
     } else if (fs::exists(path, problem)) {
       files.push_back(path);
     } else {
-      throw UsageError("LT0501", concat("there is no file or folder ", word,
+      throw UsageError("LT0550", concat("there is no file or folder ", word,
                                         ". Give the files and folders to check: lowtide lint src"));
     }
   }
@@ -351,7 +351,7 @@ Report run(const Options& options) {
       std::ofstream out(files[i], std::ios::binary | std::ios::trunc);
       out << result.after;
       if (!out.flush()) {
-        throw IoError("LT0505",
+        throw IoError("LT0554",
                       concat("cannot write ", files[i].string(), ". May you write to it?"));
       }
     }

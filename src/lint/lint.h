@@ -36,8 +36,8 @@ struct Report {
   std::size_t files = 0, lines = 0, fixes = 0;
 };
 
-// Throws UsageError: LT0501 for a path that is not there, LT0502 and LT0503 for a bad config;
-// IoError (LT0505) for a file that cannot be read or written.
+// Throws UsageError: LT0550 for a path that is not there, LT0551 and LT0552 for a bad config;
+// IoError (LT0554) for a file that cannot be read or written.
 Report run(const Options& options);
 
 // The findings of one file's text. `has_fairscale`: see judge_source.

@@ -19,7 +19,7 @@ const Rule& find_rule(std::string_view name) {
     if (rule.name == name) return rule;
     names += concat(names.empty() ? "" : ", ", rule.name);
   }
-  throw UsageError("LT0502",
+  throw UsageError("LT0551",
                    concat("there is no lint rule \"", name, "\". The rules are: ", names));
 }
 

@@ -16,7 +16,7 @@ struct Rule {
 
 const std::vector<Rule>& rules();
 
-// Throws UsageError (LT0502) with all names when there is none called so.
+// Throws UsageError (LT0551) with all names when there is none called so.
 const Rule& find_rule(std::string_view name);
 
 }  // namespace lowtide::lint

@@ -288,10 +288,11 @@ std::uint16_t Vocabulary::traits(Name name) {
     if (has_any(words, *loss)) out &= static_cast<std::uint16_t>(~kModule);
     // What makes, names or describes the thing is not the thing.
     static const auto* const about =
-        new Set{"cls",     "class", "type",   "factory", "builder",   "config", "cfg",   "name",
-                "names",   "path",  "dir",    "id",      "ids",       "size",   "sizes", "kwargs",
-                "args",    "dict",  "params", "key",     "keys",      "fn",     "dim",   "dims",
-                "options", "file",  "url",    "state",   "scheduler", "card"};
+        new Set{"tokenizer", "tokenizers", "processor", "cls",       "class",  "type", "factory",
+                "builder",   "config",     "cfg",       "name",      "names",  "path", "dir",
+                "id",        "ids",        "size",      "sizes",     "kwargs", "args", "dict",
+                "params",    "key",        "keys",      "fn",        "dim",    "dims", "options",
+                "file",      "url",        "state",     "scheduler", "card"};
     if (about->count(last) != 0) {
       out &= static_cast<std::uint16_t>(~(kModule | kOptimizer | kLoader));
     }

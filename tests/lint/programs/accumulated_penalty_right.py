@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/simple-l2-regularization/139
+# A question asked often in the forums; after no single report.
 import torch
 
 

@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/how-to-implement-accumulated-gradient/3822
+# A question asked often in the forums; after no single report.
 import torch
 
 

@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/saving-best-model-state-dict-in-memory/90000
+# A question asked often in the forums; after no single report.
 import copy
 
 import torch

@@ -1,4 +1,4 @@
-# https://github.com/pytorch/examples/issues/116
+# A question asked often in the forums; after no single report.
 import torch
 import torch.nn as nn
 

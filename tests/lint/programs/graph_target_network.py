@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/dqn-target-network-detach/70000
+# A question asked often in the forums; after no single report.
 import torch
 import torch.nn as nn
 import torch.optim as optim

@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/knowledge-distillation-memory/47000
+# A question asked often in the forums; after no single report.
 import torch
 import torch.nn.functional as F
 

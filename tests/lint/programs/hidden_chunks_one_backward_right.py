@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/lstm-over-chunks-single-backward/31415
+# A question asked often in the forums; after no single report.
 import torch
 import torch.nn as nn
 

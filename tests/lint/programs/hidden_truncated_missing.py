@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/implementing-truncated-backpropagation-through-time/15500
+# A question asked often in the forums; after no single report.
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/cuda-memory-leak-while-concatenating-outputs/40000
+# A question asked often in the forums; after no single report.
 import torch
 
 

@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/memory-leak-when-appending-tensors-to-a-list/29895
+# A question asked often in the forums; after no single report.
 import torch
 import torch.nn as nn
 import torch.optim as optim

@@ -1,4 +1,4 @@
-# https://github.com/KevinMusgrave/pytorch-metric-learning/issues/180
+# A question asked often in the forums; after no single report.
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

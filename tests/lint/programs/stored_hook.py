@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/forward-hook-memory-leak/45320
+# A question asked often in the forums; after no single report.
 import torch
 import torch.nn as nn
 from torchvision.models import resnet18

@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/aggregating-losses-in-a-list/55555
+# A question asked often in the forums; after no single report.
 import torch
 import torch.nn as nn
 

@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/increase-memory-usage-in-dqn-replay-memory/28000
+# A question asked often in the forums; after no single report.
 import random
 from collections import deque, namedtuple
 

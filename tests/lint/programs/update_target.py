@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/soft-update-of-target-network/65000
+# A question asked often in the forums; after no single report.
 import torch
 
 

@@ -1,4 +1,4 @@
-# https://discuss.pytorch.org/t/zero-grad-optimizer-or-net/1887
+# A question asked often in the forums; after no single report.
 import torch
 
 

@@ -1,4 +1,4 @@
-# https://stackoverflow.com/questions/48001598
+# A question asked often in the forums; after no single report.
 import torch
 import torch.nn as nn
 
