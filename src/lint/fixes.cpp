@@ -330,40 +330,46 @@ std::string apply_fixes(const std::string& source, const std::vector<const Fix*>
 
 std::string unified_diff(const std::string& path, const std::string& before,
                          const std::string& after) {
-  // Fixes are few and local: the common prefix and suffix of each changed stretch are enough to go
-  // through both texts side by side.
   const std::vector<std::string_view> a = lines_of(before), b = lines_of(after);
   struct Op {
     char kind;
     std::string_view line;
   };
   std::vector<Op> ops;
-  std::size_t i = 0, j = 0;
-  while (i < a.size() || j < b.size()) {
-    if (i < a.size() && j < b.size() && a[i] == b[j]) {
-      ops.push_back({' ', a[i++]});
-      ++j;
-      continue;
-    }
-    // The nearest place at which both go on alike.
-    std::size_t skip_a = a.size() - i, skip_b = b.size() - j;
-    bool met = false;
-    for (std::size_t sum = 1; !met && sum <= 400; ++sum) {
-      for (std::size_t da = 0; !met && da <= sum; ++da) {
-        const std::size_t db = sum - da;
-        if (i + da >= a.size() || j + db >= b.size()) continue;
-        const bool two =
-            i + da + 1 >= a.size() || j + db + 1 >= b.size() || a[i + da + 1] == b[j + db + 1];
-        if (a[i + da] == b[j + db] && two) {
-          skip_a = da;
-          skip_b = db;
-          met = true;
-        }
-      }
-    }
-    for (std::size_t k = 0; k < skip_a; ++k) ops.push_back({'-', a[i++]});
-    for (std::size_t k = 0; k < skip_b; ++k) ops.push_back({'+', b[j++]});
+  std::size_t head = 0, tail_length = 0;
+  while (head < a.size() && head < b.size() && a[head] == b[head]) ++head;
+  while (tail_length < a.size() - head && tail_length < b.size() - head &&
+         a[a.size() - 1 - tail_length] == b[b.size() - 1 - tail_length]) {
+    ++tail_length;
   }
+  // The longest common subsequence of what is between, by the textbook table: fixes touch one file,
+  // and a stretch too long for the table is shown as replaced.
+  const std::size_t n = a.size() - head - tail_length, m = b.size() - head - tail_length;
+  constexpr std::size_t kMaxTable = 20'000'000;
+  const bool fits = (n + 1) * (m + 1) <= kMaxTable;
+  std::vector<std::uint32_t> table(fits ? (n + 1) * (m + 1) : 0);
+  const auto common = [&](std::size_t i, std::size_t j) -> std::uint32_t& {
+    return table[i * (m + 1) + j];
+  };
+  for (std::size_t i = n; fits && i-- > 0;) {
+    for (std::size_t j = m; j-- > 0;) {
+      common(i, j) = a[head + i] == b[head + j] ? common(i + 1, j + 1) + 1
+                                                : std::max(common(i + 1, j), common(i, j + 1));
+    }
+  }
+  for (std::size_t i = 0; i < head; ++i) ops.push_back({' ', a[i]});
+  std::size_t i = 0, j = 0;
+  while (i < n || j < m) {
+    if (fits && i < n && j < m && a[head + i] == b[head + j]) {
+      ops.push_back({' ', a[head + i++]});
+      ++j;
+    } else if (i < n && (j == m || !fits || common(i + 1, j) >= common(i, j + 1))) {
+      ops.push_back({'-', a[head + i++]});
+    } else {
+      ops.push_back({'+', b[head + j++]});
+    }
+  }
+  for (std::size_t k = a.size() - tail_length; k < a.size(); ++k) ops.push_back({' ', a[k]});
   constexpr std::size_t kContext = 3;
   std::string out;
   std::size_t line_a = 1, line_b = 1;
