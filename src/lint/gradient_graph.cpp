@@ -40,7 +40,7 @@ LoopId GradientGraph::crossed(WhereId then, WhereId now) const {
 }
 
 void GradientGraph::run_backward(GraphId target, NodeId origin, WhereId where, bool retain,
-                                 bool frees) {
+                                 bool frees, bool trains) {
   backward_runs_.push_back({origin, where, target, retain});
   const int run = static_cast<int>(backward_runs_.size());
   // Backward works on the target, so if nothing else gives it history, what it is made of by
@@ -82,6 +82,7 @@ void GradientGraph::run_backward(GraphId target, NodeId origin, WhereId where, b
     node.backward = run;
     if (frees) node.freed = true;
     if (retain) node.retained = true;
+    if (trains) node.trained = true;
     for (const GraphId input : node.inputs) ways.emplace_back(input, counts && !node.other_branch);
   }
 }

@@ -26,7 +26,8 @@ struct LoopRun {
   bool over_data = false;        // iterates a data loader, or what is named as one
   bool over_parameters = false;  // iterates a module's parameters or layers
   std::int64_t trips = -1;       // when known
-  int backwards = 0, own_backwards = 0, steps = 0, zeroed = 0, forwards = 0, detaches = 0;
+  int backwards = 0, own_backwards = 0, gradients = 0, steps = 0, zeroed = 0, forwards = 0,
+      detaches = 0;
   NodeId first_backward = 0;
   // Of a loop over the methods of a class: in which of them a backward and a step ran.
   std::vector<NodeId> backward_roots, step_roots;
@@ -58,6 +59,7 @@ struct GraphNode {
   bool certain = false;       // has history whatever its inputs are
   bool confirmed = false;     // backward was called on it
   bool backwarded = false;    // backward ran through it
+  bool trained = false;       // by backward(), not by autograd.grad
   bool freed = false;         // and freed its graph
   bool retained = false;      // a backward with retain_graph=True did
   bool detached = false;      // detach_() cut it off
@@ -102,7 +104,8 @@ class GradientGraph {
 
   // backward() on `target`, which marks everything that it is made from.
   // `retain`: retain_graph=True was asked for; `frees`: the graph is gone afterwards.
-  void run_backward(GraphId target, NodeId origin, WhereId where, bool retain, bool frees);
+  void run_backward(GraphId target, NodeId origin, WhereId where, bool retain, bool frees,
+                    bool trains = true);
   const std::vector<BackwardRun>& backward_runs() const { return backward_runs_; }
 
   // Whether the value has history for certain, given everything that happened.

@@ -934,6 +934,14 @@ Value Interpreter::call_library_module(ObjectId module, Arguments& given, NodeId
   const bool certain =
       !is_frozen(module) && frozen_depth_ == 0 && without_parameters->count(last) == 0;
   const Value out = tensor_from(GraphOp::kForward, given, nullptr, id, certain);
+  if ((last == "LSTM" || last == "GRU" || last == "RNN") && !given.positional.empty() &&
+      given.positional[0].shape != 0 && out.history != 0) {
+    const auto& sizes = shapes_[static_cast<std::size_t>(given.positional[0].shape)];
+    // Batch and steps, in either order.
+    if (sizes.size() == 3) {
+      seen_.unrolled.push_back({frame_->statement, out.history, std::max(sizes[0], sizes[1])});
+    }
+  }
   if (last == "LSTM" || last == "GRU" || last == "RNN" || last == "LSTMCell" ||
       last == "MultiheadAttention") {
     const Value pair = last == "LSTM" ? tuple_of({out, out}, id) : out;
@@ -1235,9 +1243,10 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
     const bool keep =
         graph || (retain != nullptr && retain->has(kKnownNumber) && retain->number == 1);
     for (const GraphId history : histories(first)) {
-      graph_.run_backward(history, id, where_, /*retain=*/false, !keep);
+      graph_.run_backward(history, id, where_, /*retain=*/false, !keep, /*trains=*/false);
     }
     if (!graph) {
+      count(&LoopRun::gradients);
       Value out;
       out.kinds = kIsTensor;
       return out;

@@ -64,7 +64,7 @@ class Judge {
   // A loop whose iterations are training steps: one in which a backward runs.
   bool is_training(LoopId id, NodeId root) const {
     const LoopRun& loop = graph_.loop(id);
-    if (!loop.implicit) return loop.backwards > 0 || loop.steps > 0;
+    if (!loop.implicit) return loop.backwards > 0 || loop.steps > 0 || loop.gradients > 0;
     return std::find(loop.backward_roots.begin(), loop.backward_roots.end(), root) !=
            loop.backward_roots.end();
   }
@@ -81,11 +81,7 @@ class Judge {
       if (event.by == CarriedOver::By::kUse) {
         if (!training || !graph_.has_history(event.carried)) continue;
         if (graph_.from_parameters_only(event.carried)) continue;
-        add("hidden-not-detached", event.site,
-            concat("the state ", subject(event.site),
-                   "comes from the iteration before, whose backward has run: detach it between the "
-                   "iterations, or every step drags the graphs of all steps before it along"),
-            Cost::kLeak);
+        hidden(event.site);
         continue;
       }
       const GraphNode& result = graph_[event.result];
@@ -93,7 +89,7 @@ class Judge {
       if (parameters_only) {
         // A penalty over all weights is summed in a loop over them, and goes into backward.
         if (graph_.loop(event.loop).over_parameters) continue;
-        if (result.backwarded && !event.was_freed) continue;
+        if ((result.backwarded && !event.was_freed) || result.trained) continue;
         if (!training) continue;
         add("update-with-grad", event.site,
             "weights are updated with grad mode on: each update joins the graph of the one before; "
@@ -103,6 +99,10 @@ class Judge {
       }
       if (result.backwarded && !event.was_freed) continue;
       if (graph_.from_parameters_only(event.carried)) continue;
+      if (result.backwarded && training && !is_sum_of_itself(event)) {
+        hidden(event.site);
+        continue;
+      }
       if (!training) {
         if (!is_pass_over_data(event.loop) || (result.escaped && !evaluating(event.function)) ||
             result.backwarded) {
@@ -123,6 +123,31 @@ class Judge {
                 "add loss.item(), or loss.detach() to stay on the device",
           cost_of_inputs(event.result, event.carried), tensors_for_certain(event));
     }
+  }
+
+  void hidden(NodeId site) {
+    add("hidden-not-detached", site,
+        "this uses a state of the iteration before, whose backward has run: detach it between the "
+        "iterations, or every step drags the graphs of all steps before it along",
+        Cost::kLeak);
+  }
+
+  // Whether what is carried over was made by the very operation that it now goes into.
+  bool is_sum_of_itself(const CarriedOver& event) const {
+    std::vector<GraphId> open{event.carried};
+    std::set<GraphId> seen;
+    while (!open.empty()) {
+      const GraphId at = open.back();
+      open.pop_back();
+      if (!seen.insert(at).second) continue;
+      const GraphNode& node = graph_[at];
+      if (node.origin == graph_[event.result].origin && node.op != GraphOp::kJoin) return true;
+      if (node.op == GraphOp::kJoin || node.op == GraphOp::kAlias ||
+          node.op == GraphOp::kArithmetic) {
+        open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+      }
+    }
+    return false;
   }
 
   // A class that has a method to reset its state between sequences expects to be told when.
@@ -162,8 +187,6 @@ class Judge {
     if (!other) return cost_of(carried);
     return freed ? Cost::kCreep : Cost::kLeak;
   }
-
-  std::string subject(NodeId) const { return {}; }
 
   bool evaluating(NodeId function) const {
     return function != 0 && words_.like_evaluation(tree_[function].name);
@@ -514,6 +537,15 @@ class Judge {
   void unrolled() {
     // One backward after a long loop that carries history from step to step.
     constexpr std::int64_t kLongSeries = 1000;
+    for (const Unrolled& layer : seen_.unrolled) {
+      if (layer.steps < kLongSeries || !graph_[layer.result].backwarded) continue;
+      add("long-unroll", layer.site,
+          concat(
+              "one backward goes through all ", layer.steps,
+              " steps of this series: give it to the layer in windows, with a backward each, and "
+              "detach the state between them"),
+          Cost::kPeak);
+    }
     for (LoopId id = 1; id < graph_.loop_count(); ++id) {
       const LoopRun& loop = graph_.loop(id);
       if (loop.trips < kLongSeries || loop.backwards > 0 || loop.forwards == 0) continue;

@@ -67,6 +67,13 @@ struct CacheStore {
   bool from_module;  // made by a module
 };
 
+// A recurrent layer over a series of known length.
+struct Unrolled {
+  NodeId site;
+  GraphId result;
+  std::int64_t steps;
+};
+
 struct Direct {
   std::string rule;
   NodeId site;
@@ -79,6 +86,7 @@ struct Observations {
   std::vector<ForwardRun> forwards;
   std::vector<ParameterUpdate> updates;
   std::vector<CacheStore> caches;
+  std::vector<Unrolled> unrolled;
   std::vector<Direct> direct;
   bool unknown_optimizer = false;  // one whose parameters could not be seen
   bool any_optimizer = false;
