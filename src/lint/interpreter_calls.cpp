@@ -977,6 +977,9 @@ void Interpreter::note_forward(const Value& result, const Value& module, const A
       at = heap_[at].parent;
     }
     run.frozen = is_frozen(module.object);
+    run.known_module =
+        module.other == 0 && (heap_[module.object].kind != ObjectKind::kOpaque ||
+                              tree_[heap_[module.object].node].kind == NodeKind::kParam);
   }
   for (const Frame* frame = frame_; frame != nullptr && frame->node != 0; frame = frame->caller) {
     const Name name = tree_[frame->node].name;

@@ -358,7 +358,7 @@ class Judge {
     if (innermost(run.where) == 0 || !is_training(innermost(run.where), run.root)) return;
     const bool by_name = words_.like_teacher(run.hint);
     const bool by_optimizer = seen_.any_optimizer && !seen_.unknown_optimizer;
-    if (by_optimizer ? in_.is_optimized(run.module) : !by_name) return;
+    if (by_optimizer ? !run.known_module || in_.is_optimized(run.module) : !by_name) return;
     if (by_optimizer) {
       // Without a module that is optimized, the optimizer is for something else.
       const bool other =

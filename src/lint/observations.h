@@ -48,6 +48,7 @@ struct ForwardRun {
   bool in_evaluation;  // in a function named so
   bool in_test;        // a unit test
   bool frozen;         // parameters do not require grad
+  bool known_module;   // one thing, and no wrapper that unknown code returned
   bool in_base_class;  // a method that a base class outside the file calls
 };
 
