@@ -4,7 +4,7 @@
 // Functions of the file are entered at each call, with the values that they are given; loops run
 // two or three times, so that what an iteration finds of the one before is seen; both branches of a
 // condition run, and what they leave is joined. Where code is not in the file, names decide
-// (vocabulary.h). docs/design/lint.md has the whole of it.
+// (vocabulary.h). docs/design/0010-lint.md has the whole of it.
 
 #include <functional>
 #include <optional>
