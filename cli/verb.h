@@ -40,6 +40,7 @@ struct Word {
   std::string name;  // shown in help, "FILE"
   std::string help;
   bool required = true;
+  bool repeated = false;  // the last word only: may be given any number of times
 };
 
 // What was given for a verb's flags and words. Each getter throws UsageError (LT0702), naming the

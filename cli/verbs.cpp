@@ -3,7 +3,7 @@
 namespace lowtide {
 
 const std::vector<Verb>& verbs() {
-  static const std::vector<Verb> all{train_verb(), verify_verb(), doctor_verb()};
+  static const std::vector<Verb> all{train_verb(), verify_verb(), doctor_verb(), lint_verb()};
   return all;
 }
 

@@ -8,5 +8,6 @@ namespace lowtide {
 Verb train_verb();
 Verb verify_verb();
 Verb doctor_verb();
+Verb lint_verb();
 
 }  // namespace lowtide

@@ -1,0 +1,204 @@
+#include "src/lint/gradient_graph.h"
+
+namespace lowtide::lint {
+namespace {
+
+bool is_leaf(const GraphNode& node) { return node.op == GraphOp::kParameter; }
+
+}  // namespace
+
+GraphId GradientGraph::add(GraphNode node) {
+  nodes_.push_back(std::move(node));
+  return static_cast<GraphId>(nodes_.size() - 1);
+}
+
+LoopId GradientGraph::begin_loop(LoopRun run) {
+  loops_.push_back(run);
+  return static_cast<LoopId>(loops_.size() - 1);
+}
+
+WhereId GradientGraph::enter(WhereId parent, LoopId loop, int pass) {
+  wheres_.push_back({parent, loop, pass});
+  return static_cast<WhereId>(wheres_.size() - 1);
+}
+
+int GradientGraph::pass_of(WhereId place, LoopId loop) const {
+  for (; place != 0; place = where(place).parent) {
+    if (where(place).loop == loop) return where(place).pass;
+  }
+  return 0;
+}
+
+bool GradientGraph::inside(WhereId place, LoopId loop) const { return pass_of(place, loop) != 0; }
+
+LoopId GradientGraph::crossed(WhereId then, WhereId now) const {
+  for (; now != 0; now = where(now).parent) {
+    const int pass = pass_of(then, where(now).loop);
+    if (pass != 0 && pass < where(now).pass) return where(now).loop;
+  }
+  return 0;
+}
+
+void GradientGraph::run_backward(GraphId target, NodeId origin, WhereId where, bool retain,
+                                 bool frees, bool trains) {
+  backward_runs_.push_back({origin, where, target, retain});
+  const int run = static_cast<int>(backward_runs_.size());
+  // Backward works on the target, so if nothing else gives it history, what it is made of by
+  // arithmetic has some.
+  std::vector<GraphId> open;
+  if (!has_history(target)) open.push_back(target);
+  while (!open.empty()) {
+    GraphNode& node = nodes_[static_cast<std::size_t>(open.back())];
+    open.pop_back();
+    if (node.confirmed) continue;
+    node.confirmed = true;
+    if (node.op == GraphOp::kArithmetic || node.op == GraphOp::kFunction ||
+        node.op == GraphOp::kAlias || node.op == GraphOp::kJoin) {
+      open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+    }
+  }
+  strength_.clear();
+  nodes_[static_cast<std::size_t>(target)].confirmed = true;
+  // Bit 1: seen. Bit 2: seen by a way on which an earlier backward counts.
+  std::vector<std::uint8_t> seen(nodes_.size());
+  std::vector<std::pair<GraphId, bool>> ways{{target, true}};
+  while (!ways.empty()) {
+    const auto [id, counts] = ways.back();
+    ways.pop_back();
+    const std::uint8_t bits = counts ? 3 : 1;
+    if ((seen[static_cast<std::size_t>(id)] & bits) == bits) continue;
+    seen[static_cast<std::size_t>(id)] |= bits;
+    GraphNode& node = nodes_[static_cast<std::size_t>(id)];
+    if (is_leaf(node) || node.detached) continue;
+    if (counts && node.backward != 0 && node.backward != run) {
+      BackwardRun& earlier = backward_runs_[static_cast<std::size_t>(node.backward - 1)];
+      if (crossed(earlier.where, where) != 0 && crossed(node.where, where) != 0) {
+        earlier.reaches_back = true;
+      } else {
+        earlier.needed_again = true;
+      }
+    }
+    node.backwarded = true;
+    node.backward = run;
+    if (frees) node.freed = true;
+    if (retain) node.retained = true;
+    if (trains) node.trained = true;
+    for (const GraphId input : node.inputs) ways.emplace_back(input, counts && !node.other_branch);
+  }
+}
+
+bool GradientGraph::has_history(GraphId id) {
+  if (id == 0) return false;
+  strength_.resize(nodes_.size(), 0);
+  return has_history(id, 0);
+}
+
+bool GradientGraph::has_history(GraphId id, int depth) {
+  std::int8_t& memo = strength_[static_cast<std::size_t>(id)];
+  if (memo != 0) return memo == 2;
+  const GraphNode& node = nodes_[static_cast<std::size_t>(id)];
+  bool yes = node.certain || node.confirmed;
+  if (!yes && node.op != GraphOp::kCall && depth < 2000) {
+    for (const GraphId input : node.inputs) {
+      if (has_history(input, depth + 1)) {
+        yes = true;
+        break;
+      }
+    }
+  }
+  strength_[static_cast<std::size_t>(id)] = yes ? 2 : 1;
+  return yes;
+}
+
+bool GradientGraph::from_parameters_only(GraphId id) const {
+  std::vector<bool> seen(nodes_.size());
+  std::vector<GraphId> open{id};
+  bool parameter = false;
+  while (!open.empty()) {
+    const GraphId at = open.back();
+    open.pop_back();
+    if (seen[static_cast<std::size_t>(at)]) continue;
+    seen[static_cast<std::size_t>(at)] = true;
+    const GraphNode& node = nodes_[static_cast<std::size_t>(at)];
+    if (is_leaf(node)) {
+      parameter = true;
+      continue;
+    }
+    if (node.op == GraphOp::kForward || node.op == GraphOp::kCall) return false;
+    open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+  }
+  return parameter;
+}
+
+bool GradientGraph::reaches(GraphId from, GraphId to) const {
+  std::vector<bool> seen(nodes_.size());
+  std::vector<GraphId> open{to};
+  while (!open.empty()) {
+    const GraphId at = open.back();
+    open.pop_back();
+    if (at == from) return true;
+    if (seen[static_cast<std::size_t>(at)]) continue;
+    seen[static_cast<std::size_t>(at)] = true;
+    const GraphNode& node = nodes_[static_cast<std::size_t>(at)];
+    open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+  }
+  return false;
+}
+
+bool GradientGraph::activations_freed(GraphId id) const {
+  std::vector<bool> seen(nodes_.size());
+  std::vector<GraphId> open{id};
+  while (!open.empty()) {
+    const GraphId at = open.back();
+    open.pop_back();
+    if (seen[static_cast<std::size_t>(at)]) continue;
+    seen[static_cast<std::size_t>(at)] = true;
+    const GraphNode& node = (*this)[at];
+    if (node.freed) return true;
+    if (node.op == GraphOp::kForward || node.op == GraphOp::kCall) continue;
+    open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+  }
+  return false;
+}
+
+void GradientGraph::index_uses() {
+  uses_.assign(nodes_.size(), {});
+  for (GraphId id = 1; id < size(); ++id) {
+    for (const GraphId input : (*this)[id].inputs) {
+      uses_[static_cast<std::size_t>(input)].push_back(id);
+    }
+  }
+}
+
+bool GradientGraph::thrown_away(GraphId id) const {
+  std::vector<bool> seen(nodes_.size());
+  std::vector<GraphId> open{id};
+  while (!open.empty()) {
+    const GraphId at = open.back();
+    open.pop_back();
+    if (seen[static_cast<std::size_t>(at)]) continue;
+    seen[static_cast<std::size_t>(at)] = true;
+    const GraphNode& node = (*this)[at];
+    if (node.backwarded || node.escaped || node.confirmed || node.kept) return false;
+    const auto& uses = uses_[static_cast<std::size_t>(at)];
+    open.insert(open.end(), uses.begin(), uses.end());
+  }
+  return true;
+}
+
+bool GradientGraph::dropped_somewhere(GraphId id) const {
+  std::vector<bool> seen(nodes_.size());
+  std::vector<GraphId> open{id};
+  while (!open.empty()) {
+    const GraphId at = open.back();
+    open.pop_back();
+    if (seen[static_cast<std::size_t>(at)]) continue;
+    seen[static_cast<std::size_t>(at)] = true;
+    if ((*this)[at].dropped) return true;
+    const auto& uses = uses_[static_cast<std::size_t>(at)];
+    open.insert(open.end(), uses.begin(), uses.end());
+  }
+  return false;
+}
+
+}  // namespace lowtide::lint

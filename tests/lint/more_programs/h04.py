@@ -1,0 +1,11 @@
+# Written after the rules were, in other styles than those they were made with.
+import torch
+def train(model, loader, opt, loss_fn):
+    losses = []
+    for x, y in loader:
+        loss = loss_fn(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        losses += [loss]  # expect: history-stored
+    return sum(losses) / len(losses)
