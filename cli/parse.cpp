@@ -127,7 +127,8 @@ Arguments parse_arguments(const Verb& verb, const std::vector<std::string>& argu
   if (end_of_flags != arguments.end()) {
     words.insert(words.end(), end_of_flags + 1, arguments.end());
   }
-  if (words.size() > verb.words.size()) {
+  const bool any_number = !verb.words.empty() && verb.words.back().repeated;
+  if (words.size() > verb.words.size() && !any_number) {
     refuse(verb, concat("unexpected word \"", words[verb.words.size()], "\""));
   }
   if (words.size() < verb.words.size() && verb.words[words.size()].required) {
@@ -168,7 +169,8 @@ std::string help_text(const Verb& verb) {
   std::string out = concat("lowtide ", verb.name, ": ", verb.summary, "\n\nUsage: lowtide ",
                            verb.name, verb.flags.empty() ? "" : " [flags]");
   for (const Word& word : verb.words) {
-    out += word.required ? concat(" ", word.name) : concat(" [", word.name, "]");
+    const std::string name = word.name + (word.repeated ? "..." : "");
+    out += word.required ? concat(" ", name) : concat(" [", name, "]");
   }
   out += "\n\n";
   for (const Word& word : verb.words) out += help_row(word.name, word.help);

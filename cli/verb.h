@@ -40,6 +40,7 @@ struct Word {
   std::string name;  // shown in help, "FILE"
   std::string help;
   bool required = true;
+  bool repeated = false;  // any number of them; the last word only
 };
 
 // What was given for a verb's flags and words. Each getter throws UsageError (LT0702), naming the

@@ -1,0 +1,213 @@
+#include "src/evidence/log_stream.h"
+
+// The search is Wu and Manber's (1994): a window as long as the shortest word slides over the text;
+// a table over its last two bytes says how far it may jump, which is nearly always its whole
+// length. Only where the last two bytes end some word are the words compared.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+namespace lowtide {
+namespace {
+
+constexpr std::size_t kHeadBytes = std::size_t{8} << 20;
+constexpr std::size_t kBeforeBytes = std::size_t{256} << 10;
+constexpr std::size_t kAfterBytes = std::size_t{64} << 10;
+constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxLineBytes = std::size_t{64} << 10;
+
+// Lower case. Each family of messages holds at least one, and so do the notices.
+constexpr std::array<std::string_view, 40> kWords{
+    "out of mem",       "outofmem",        "memoryerror",      "enough memory",
+    "allocate memory",  "to allocate",     "alloc_failed",     "not_initialized",
+    "enforce fail",     "bad_alloc",       "oom-kill",         "oom_kill",
+    "oomkill",          "sigkill",         "fairscale",        "bus error",
+    "exitcode",         "exit code",       "exit status",      "returncode",
+    "find an engine",   "cudnn algorithm", "shared memory",    "memory access",
+    "device-side",      "calculation over", "space left on",   "allocation on device",
+    "cuda failure",     "have requires_grad", "a target size", "sequence length is longer",
+    "memory limit",     "memlimit",        "ancdata",          "open files",
+    "out of resource",  "resources requested", "cuda error",   "killed by signal"};
+
+// Lower case for letters; other bytes change too, but alike in words and text.
+unsigned char fold(char c) { return static_cast<unsigned char>(c) | 0x20u; }
+
+class WordSearch {
+ public:
+  WordSearch() {
+    window_ = kWords[0].size();
+    for (const std::string_view word : kWords) window_ = std::min(window_, word.size());
+    shift_.assign(1u << 16, static_cast<std::uint8_t>(window_ - 1));
+    ends_.resize(1u << 16);
+    for (std::size_t w = 0; w < kWords.size(); ++w) {
+      for (std::size_t end = 1; end < window_; ++end) {
+        const std::size_t block = block_of(kWords[w].data() + end);
+        const auto jump = static_cast<std::uint8_t>(window_ - 1 - end);
+        shift_[block] = std::min(shift_[block], jump);
+        if (jump == 0) ends_[block].push_back(w);
+      }
+    }
+  }
+
+  // Calls hit(offset) for each place where a word begins.
+  template <typename Hit>
+  void search(const char* text, std::size_t length, Hit hit) const {
+    std::size_t end = window_ - 1;  // the last byte of the window
+    while (end < length) {
+      const std::size_t block = block_of(text + end);
+      const std::uint8_t jump = shift_[block];
+      if (jump != 0) {
+        end += jump;
+        continue;
+      }
+      const std::size_t begin = end + 1 - window_;
+      for (const std::size_t w : ends_[block]) {
+        if (matches(text + begin, length - begin, kWords[w])) {
+          hit(begin);
+          break;
+        }
+      }
+      ++end;
+    }
+  }
+
+ private:
+  // Of the two bytes that end at `last`.
+  static std::size_t block_of(const char* last) {
+    return (static_cast<std::size_t>(fold(last[-1])) << 8) | fold(last[0]);
+  }
+  static bool matches(const char* text, std::size_t length, std::string_view word) {
+    if (length < word.size()) return false;
+    for (std::size_t i = 0; i < word.size(); ++i) {
+      if (fold(text[i]) != fold(word[i])) return false;
+    }
+    return true;
+  }
+
+  std::size_t window_ = 0;
+  std::vector<std::uint8_t> shift_;
+  std::vector<std::vector<std::size_t>> ends_;
+};
+
+std::uint64_t count_lines(const char* begin, const char* end) {
+  return static_cast<std::uint64_t>(std::count(begin, end, '\n'));
+}
+
+// Cuts what it is given into lines.
+class Splitter {
+ public:
+  explicit Splitter(const LineSink& sink) : sink_(sink) {}
+
+  void begin_at(std::uint64_t number) {
+    partial_.clear();
+    number_ = number;
+  }
+  void take(const char* begin, const char* end) {
+    while (begin < end) {
+      const char* newline =
+          static_cast<const char*>(std::memchr(begin, '\n', static_cast<std::size_t>(end - begin)));
+      const char* stop = newline == nullptr ? end : newline;
+      while (partial_.size() + static_cast<std::size_t>(stop - begin) > kMaxLineBytes) {
+        const std::size_t room = kMaxLineBytes - partial_.size();
+        partial_.append(begin, room);
+        sink_.line(partial_, number_);
+        partial_.clear();
+        begin += room;
+      }
+      partial_.append(begin, stop);
+      if (newline == nullptr) return;
+      sink_.line(partial_, number_);
+      partial_.clear();
+      ++number_;
+      begin = newline + 1;
+    }
+  }
+  void finish() {
+    if (!partial_.empty()) sink_.line(partial_, number_);
+    partial_.clear();
+  }
+
+ private:
+  const LineSink& sink_;
+  std::string partial_;
+  std::uint64_t number_ = 1;
+};
+
+}  // namespace
+
+StreamTotals stream_log(const ByteSource& source, const LineSink& sink) {
+  static const WordSearch search;
+  Splitter splitter(sink);
+  // [history | chunk]: offsets below are into the source, `base` is the buffer's first.
+  std::vector<char> buffer(kBeforeBytes + kChunkBytes);
+  std::uint64_t base = 0;
+  std::size_t held = 0;  // bytes of the buffer that are filled
+  std::uint64_t lines_before_base = 0;
+  std::uint64_t handed_to = 0;         // everything before this was handed on or left out
+  std::uint64_t wanted_to = kHeadBytes;  // hand on up to here
+  const auto hand_on = [&](std::uint64_t end) {
+    if (end <= handed_to) return;
+    splitter.take(buffer.data() + (handed_to - base), buffer.data() + (end - base));
+    handed_to = end;
+  };
+  const auto skip_to = [&](std::uint64_t begin) {
+    if (begin <= handed_to) return;
+    // Whole lines only: from the next line's begin.
+    const char* from = buffer.data() + (begin - base);
+    const char* end = buffer.data() + held;
+    const char* newline =
+        static_cast<const char*>(std::memchr(from, '\n', static_cast<std::size_t>(end - from)));
+    if (newline != nullptr) from = newline + 1;
+    splitter.finish();
+    sink.gap();
+    splitter.begin_at(lines_before_base + count_lines(buffer.data(), from) + 1);
+    handed_to = base + static_cast<std::uint64_t>(from - buffer.data());
+  };
+
+  for (;;) {
+    // Keep the last kBeforeBytes as history.
+    if (held > kBeforeBytes) {
+      const std::size_t drop = held - kBeforeBytes;
+      lines_before_base += count_lines(buffer.data(), buffer.data() + drop);
+      std::memmove(buffer.data(), buffer.data() + drop, kBeforeBytes);
+      held = kBeforeBytes;
+      base += drop;
+    }
+    const std::size_t chunk_begin = held;
+    std::size_t got = 0;
+    while (held < buffer.size() &&
+           (got = source(buffer.data() + held, buffer.size() - held)) != 0) {
+      held += got;
+    }
+    const bool at_end = held < buffer.size();
+    const std::uint64_t end = base + held;
+    if (wanted_to < end) {
+      // Words may begin in the chunk before.
+      const std::size_t from = chunk_begin > 64 ? chunk_begin - 64 : 0;
+      search.search(buffer.data() + from, held - from, [&](std::size_t offset) {
+        const std::uint64_t at = base + from + offset;
+        hand_on(std::min(wanted_to, at));
+        const std::uint64_t before = at > kBeforeBytes ? at - kBeforeBytes : 0;
+        if (before > handed_to) skip_to(std::max(before, base));
+        wanted_to = std::max(wanted_to, at + kAfterBytes);
+      });
+    }
+    hand_on(std::min(wanted_to, end));
+    if (at_end) {
+      if (handed_to < end) {
+        skip_to(std::max(handed_to, end > kBeforeBytes ? end - kBeforeBytes : 0));
+        hand_on(end);
+      }
+      splitter.finish();
+      StreamTotals totals;
+      totals.bytes = end;
+      totals.lines = lines_before_base + count_lines(buffer.data(), buffer.data() + held);
+      if (held > 0 && buffer[held - 1] != '\n') ++totals.lines;
+      return totals;
+    }
+  }
+}
+
+}  // namespace lowtide
