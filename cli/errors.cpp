@@ -15,9 +15,9 @@ int run(const Arguments& arguments) {
     const std::string& name = arguments.words()[0];
     const ErrorRecord* record = find_record(name);
     if (record == nullptr) {
-      throw UsageError("LT0612", concat("no error record is called \"", name,
-                                        "\" among ", error_catalogue().size(),
-                                        ". lowtide errors lists ids and names"));
+      throw UsageError("LT0612",
+                       concat("no error record is called \"", name, "\" among ",
+                              error_catalogue().size(), ". lowtide errors lists ids and names"));
     }
     std::fputs(arguments.has("json") ? (to_text(record->json, 2) + "\n").c_str()
                                      : record_text(*record).c_str(),

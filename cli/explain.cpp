@@ -74,15 +74,16 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Verb explain_verb() {
-  return {.name = "explain",
-          .summary = "say from logs why memory ran out, and what to do",
-          .words = {{"FILE",
-                     "logs of training, the kernel, the job system; any number, - for standard input",
-                     true, true}},
-          .flags = {{"json", "", "print the result as JSON", ""},
-                    {"redact", "", "replace paths, user and host names", ""}},
-          .examples = {"lowtide explain train.log", "dmesg -T | lowtide explain train.log - --json"},
-          .run = run};
+  return {
+      .name = "explain",
+      .summary = "say from logs why memory ran out, and what to do",
+      .words = {{"FILE",
+                 "logs of training, the kernel, the job system; any number, - for standard input",
+                 true, true}},
+      .flags = {{"json", "", "print the result as JSON", ""},
+                {"redact", "", "replace paths, user and host names", ""}},
+      .examples = {"lowtide explain train.log", "dmesg -T | lowtide explain train.log - --json"},
+      .run = run};
 }
 
 }  // namespace lowtide

@@ -39,8 +39,8 @@ struct CauseInfo {
   Cause cause;
   std::string_view slug;  // stable: part of the JSON
   std::string_view title;
-  std::string_view record;                // its record in the error catalogue; empty for kUnknown
-  std::vector<std::string_view> fixes;    // the cheapest first; a setting or a line of code each
+  std::string_view record;              // its record in the error catalogue; empty for kUnknown
+  std::vector<std::string_view> fixes;  // the cheapest first; a setting or a line of code each
 };
 
 // All causes, in the order of the enumeration.

@@ -3,15 +3,16 @@
 // How causes are weighed.
 //
 // Each rule looks at one message, what ran when it was raised, and the lines around it, and gives a
-// cause a weight from 0 to 100: 90 and more is certain, 60 likely, 30 possible. Rules do not know of
-// each other; the heaviest wins. What raises a weight is arithmetic on the message's numbers or a
-// frame of the traceback, never a single word of the log alone.
+// cause a weight from 0 to 100: 90 and more is certain, 60 likely, 30 possible. Rules do not know
+// of each other; the heaviest wins. What raises a weight is arithmetic on the message's numbers or
+// a frame of the traceback, never a single word of the log alone.
 //
 // Numbers used below: X what was asked for, T the device's size, F free, A allocated by PyTorch, U
 // reserved by PyTorch and unused, O = T - F - A - U what others hold.
 //
 // X is what the allocator asks the driver for, not a tensor's size: requests up to 1 MiB ask for
-// 2 MiB, up to 10 MiB for 20 MiB. No rule reads a tensor's size from an X under 10 MiB, or of 20 MiB.
+// 2 MiB, up to 10 MiB for 20 MiB. No rule reads a tensor's size from an X under 10 MiB, or of 20
+// MiB.
 
 #include <algorithm>
 #include <array>
@@ -91,8 +92,7 @@ class Findings {
 
 // What the rules ask of one sighting, worked out once.
 struct Case {
-  Case(const Sighting& seen, const LogEvidence& in)
-      : sighting(seen), m(seen.message), log(in) {}
+  Case(const Sighting& seen, const LogEvidence& in) : sighting(seen), m(seen.message), log(in) {}
 
   const Sighting& sighting;
   const MemoryMessage& m;
@@ -120,9 +120,9 @@ struct Case {
   }
   // X is a large part of the device, or larger than anything a layer keeps in passing.
   bool large_request() const {
-    return m.requested && (m.requested->bytes >= 1_GiB ||
-                           (capacity() != 0 && share(requested(), capacity()) >= 0.04 &&
-                            requested() >= 256_MiB));
+    return m.requested &&
+           (m.requested->bytes >= 1_GiB ||
+            (capacity() != 0 && share(requested(), capacity()) >= 0.04 && requested() >= 256_MiB));
   }
 };
 
@@ -237,11 +237,10 @@ std::vector<Bytes> numbers_near(const Case& c) {
 }
 
 constexpr std::array<Bytes, 45> kVocabularies{
-    21128,  28996,  30522,  32000,  32001,  32064,  32100,  32128,  32768,  49152,  49408,
-    50257,  50265,  50272,  50280,  50304,  50368,  50432,  51200,  51865,  51866,  57344,
-    64000,  65024,  92544,  100352, 102400, 103168, 119547, 128000, 128256, 129280, 130528,
-    131072, 151552, 151646, 151669, 151936, 152064, 200064, 201088, 248320, 250002, 256000,
-    262144};
+    21128,  28996,  30522,  32000,  32001,  32064,  32100,  32128,  32768,  49152,  49408,  50257,
+    50265,  50272,  50280,  50304,  50368,  50432,  51200,  51865,  51866,  57344,  64000,  65024,
+    92544,  100352, 102400, 103168, 119547, 128000, 128256, 129280, 130528, 131072, 151552, 151646,
+    151669, 151936, 152064, 200064, 201088, 248320, 250002, 256000, 262144};
 
 std::optional<Factors> two_lengths(const PrintedBytes& printed, Bytes first, Bytes vocabulary,
                                    Bytes element_bytes) {
@@ -257,6 +256,20 @@ std::optional<Factors> two_lengths(const PrintedBytes& printed, Bytes first, Byt
   factors.words = concat(format_bytes(printed.bytes), " = ", first, " tokens x ", vocabulary,
                          " vocabulary x ", element_bytes, " bytes");
   return factors;
+}
+
+// A layer's own weight is what was asked for.
+bool makes_weight(const Case& c) {
+  if (c.traceback == nullptr) return false;
+  for (const Frame& frame : c.traceback->frames) {
+    std::string file = lower(frame.file);
+    std::replace(file.begin(), file.end(), '\\', '/');
+    if (contains(file, "torch/nn/modules/") && frame.function == "__init__" &&
+        contains_any(frame.code, {"torch.empty(", "torch.Tensor(", "Parameter("})) {
+      return true;
+    }
+  }
+  return false;
 }
 
 // -- Rules ---------------------------------------------------------------------------------------
@@ -291,19 +304,21 @@ void weigh_free_but_refused(const Case& c, Findings& out) {
   const MemoryMessage& m = c.m;
   if (m.allowed || !m.free || !m.requested || !m.capacity) return;
   if (m.free->bytes < m.requested->bytes + m.requested->half_step) return;
-  const std::string numbers = concat(size(m.requested), " were refused with ", size(m.free),
-                                     " of ", size(m.capacity), " free");
+  const std::string numbers = concat(size(m.requested), " were refused with ", size(m.free), " of ",
+                                     size(m.capacity), " free");
   const bool windows = contains(c.frames, ":\\") || contains(c.frames, ":/users/");
   if (windows) {
     out.add(Cause::kHostRamExhausted, 56,
-            numbers + ". Windows backs device memory with its page file: a small or full one refuses "
-                      "what the card has");
+            numbers +
+                ". Windows backs device memory with its page file: a small or full one refuses "
+                "what the card has");
   }
   // The free figure is read after the failure, so another process may have given it back by then.
   out.add(Cause::kOtherProcess, windows ? 40 : 46,
           numbers + ". The figure is read after the failure: another process may have freed it");
-  out.add(Cause::kMemoryFractionCap, 42,
-          numbers + ": a limit outside PyTorch (a MIG slice, a vGPU, a container) gives this picture");
+  out.add(
+      Cause::kMemoryFractionCap, 42,
+      numbers + ": a limit outside PyTorch (a MIG slice, a vGPU, a container) gives this picture");
 }
 
 void weigh_fragmentation(const Case& c, Findings& out) {
@@ -319,8 +334,12 @@ void weigh_fragmentation(const Case& c, Findings& out) {
   int weight = 0;
   if (unused >= asked && share(unused, whole) >= 0.10) {
     weight = asked < unused / 2 ? 93 : 91;
+  } else if (c.m.free && share(asked, whole) >= 0.02 && c.m.free->bytes < asked &&
+             c.m.free->bytes + unused >= asked && unused >= asked / 2) {
+    // A request that matters, and that would fit if the holes and what is free lay together.
+    weight = 64;
   } else if (unused >= asked && share(unused, whole) >= 0.05) {
-    weight = 68;
+    weight = 54;
   } else if (share(unused, c.m.allocated->bytes) > 0.2 && share(unused, whole) >= 0.08) {
     weight = 62;
   } else if (unused >= asked) {
@@ -358,7 +377,8 @@ void weigh_other_process(const Case& c, Findings& out) {
     }
     const int weight = 66 + static_cast<int>(30 * share(*c.others, capacity));
     out.add(Cause::kOtherProcess, std::min(weight, 94),
-            concat(c.other_count, c.other_count == 1 ? " other process holds " : " other processes hold ",
+            concat(c.other_count,
+                   c.other_count == 1 ? " other process holds " : " other processes hold ",
                    format_bytes(*c.others), " of the ", format_bytes(capacity), " (",
                    percent(*c.others, capacity), "%)"));
     return;
@@ -400,10 +420,28 @@ void weigh_device_table(const Case& c, Findings& out) {
       small_bytes += process->bytes;
     }
   }
+  // Contexts are alike: processes of one size beside a larger one are ranks of the same job.
+  std::size_t alike = 0;
+  Bytes alike_bytes = 0;
+  for (const DeviceProcess* one : here->second) {
+    std::size_t same = 0;
+    for (const DeviceProcess* other : here->second) {
+      const Bytes more = std::max(one->bytes, other->bytes) - std::min(one->bytes, other->bytes);
+      if (one->name == other->name && more <= one->bytes / 20) ++same;
+    }
+    if (same >= 3 && one->bytes >= 100_MiB && one->bytes <= 2560_MiB) {
+      ++alike;
+      alike_bytes += one->bytes;
+    }
+  }
+  if (small < alike) {
+    small = alike;
+    small_bytes = alike_bytes;
+  }
   if (device == 0 && small >= 2) {
     out.add(Cause::kRankContextsOnGpu0, 86,
-            concat(small, " processes that work on other devices hold ", format_bytes(small_bytes),
-                   " on GPU 0"));
+            concat(small, " processes, other ranks by their likeness, hold ",
+                   format_bytes(small_bytes), " on GPU 0"));
   } else if (here->second.size() > 1 && total - largest > 512_MiB) {
     out.add(Cause::kOtherProcess, 70,
             concat(here->second.size(), " processes share GPU ", device, ": ", format_bytes(total),
@@ -424,11 +462,12 @@ void weigh_logits(const Case& c, Findings& out) {
   if (c.traceback == nullptr) return;
   const std::string code = lower(c.code + "\n" + c.inner_code);
   const bool loss = c.phase == Phase::kLoss || contains_any(code, {"cross_entropy", "log_softmax"});
-  const bool head =
-      contains_any(code, {"lm_head(", "logits.float()", "logits = ", "shift_logits", "embed_out(",
-                          "logits.clone(", "logits.to(", "log_probs", "logprob"});
+  const bool head = contains_any(code, {"lm_head(", "logits.float()", "shift_logits", "embed_out(",
+                                        "logits.clone(", "logits.to(", "log_probs", "logprob"}) ||
+                    (contains(code, "logits = ") && names_language(c));
   // The name of the loss in the frames (a fused cross entropy's own file).
-  const bool named = contains_any(c.frames, {"cross_entropy", "crossentropy", "logprob", "log_prob"});
+  const bool named =
+      contains_any(c.frames, {"cross_entropy", "crossentropy", "logprob", "log_prob"});
   if (!loss && !head && !named) return;
   const bool language = names_language(c) || named;
   std::optional<Factors> factors;
@@ -459,28 +498,30 @@ void weigh_logits(const Case& c, Findings& out) {
 void weigh_attention(const Case& c, Findings& out) {
   if (c.traceback == nullptr) return;
   const std::string code = lower(c.code + "\n" + c.inner_code);
-  const std::string inner_function = c.traceback->frames.empty()
-                                         ? std::string()
-                                         : lower(c.traceback->frames.back().function);
-  bool attention = contains_any(code, {"attn", "attention", "baddbmm", "q @ k", "matmul(q",
-                                       "matmul(query", "scores", "bmm(q", "qk"});
+  const std::string inner_function =
+      c.traceback->frames.empty() ? std::string() : lower(c.traceback->frames.back().function);
+  bool attention = contains_any(code, {"attn", "attention", "baddbmm", "q @ k", "query @ key",
+                                       "matmul(q", "matmul(query", "bmm(q", "qk"});
   attention = attention || contains_any(inner_function, {"attention", "attn"});
-  // softmax and einsum count only below something called attention.
-  if (contains_any(code, {"softmax(", "einsum(", "bmm("}) && contains(c.frames, "attention")) {
+  // What is named less clearly counts only below something called attention.
+  if (contains_any(code, {"softmax(", "einsum(", "bmm(", "scores", "matmul"}) &&
+      contains(c.frames, "attention")) {
     attention = true;
   }
   if (attention && c.phase != Phase::kOptimizerStep) {
     const int weight = c.large_request() ? 78 : c.tells_tensor_size() ? 54 : 46;
-    std::string why = concat("raised in attention, whose scores grow with the square of the length: ",
-                             c.inner_code.empty() ? c.code : c.inner_code);
+    std::string why =
+        concat("raised in attention, whose scores grow with the square of the length: ",
+               c.inner_code.empty() ? c.code : c.inner_code);
     out.add(Cause::kSequenceTooLong, weight, why);
   }
   if (c.phase == Phase::kGeneration ||
       (contains_any(c.frames, {"generation/", "generation_utils", "cache_utils"}) &&
        contains_any(code, {"cat(", "past_key", "key_states", "value_states"}))) {
-    out.add(Cause::kSequenceTooLong, 62,
-            "raised while text is generated: keys and values of every token are kept, and grow with "
-            "its length and the number of beams");
+    out.add(
+        Cause::kSequenceTooLong, 62,
+        "raised while text is generated: keys and values of every token are kept, and grow with "
+        "its length and the number of beams");
   }
 }
 
@@ -495,7 +536,8 @@ void weigh_notices(const LogEvidence& log, Findings& out) {
         break;
       case Notice::kCheckpointingWithoutGrad:
         out.add(Cause::kCheckpointingInactive, 72,
-                "a checkpointed region has no input that needs a gradient: what is inside gets none, "
+                "a checkpointed region has no input that needs a gradient: what is inside gets "
+                "none, "
                 "and nothing is recomputed")
             .evidence.push_back(place);
         break;
@@ -509,10 +551,14 @@ void weigh_notices(const LogEvidence& log, Findings& out) {
             .evidence.push_back(place);
         break;
       case Notice::kBatchSkipped:
-        out.add(Cause::kVariableShapes, notice.count > 1 ? 70 : 58,
-                concat("batches that did not fit were skipped ", notice.count,
-                       notice.count == 1 ? " time" : " times",
-                       ": sizes change from batch to batch"))
+        // Holes are what changing sizes leave: they are the consequence here.
+        for (Finding& finding : out.list()) {
+          if (finding.cause == Cause::kFragmentation) finding.weight = std::min(finding.weight, 62);
+        }
+        out.add(
+               Cause::kVariableShapes, notice.count > 1 ? 72 : 63,
+               concat("batches that did not fit were skipped ", notice.count,
+                      notice.count == 1 ? " time" : " times", ": sizes change from batch to batch"))
             .evidence.push_back(place);
         break;
       case Notice::kDeviceAssert:
@@ -526,7 +572,8 @@ void weigh_broadcast(const Case& c, Findings& out) {
   const std::string& code = c.code.empty() ? c.inner_code : c.code;
   const bool expands = contains_any(code, {".unsqueeze(", "[:, None", "[None,", ".expand(",
                                            ".repeat(", "cdist(", "[:,None", "[..., None"});
-  // "a - b", "pred + target": two names and a sign, so that the result should be as large as either.
+  // "a - b", "pred + target": two names and a sign, so that the result should be as large as
+  // either.
   bool plain = false;
   {
     std::string_view right = code;
@@ -557,10 +604,11 @@ void weigh_broadcast(const Case& c, Findings& out) {
     out.add(Cause::kUnintendedBroadcast, impossible ? 86 : 74,
             concat(size(c.m.requested), " for one elementwise operation: ", code));
   } else if (!c.m.requested && plain) {
-    out.add(Cause::kUnintendedBroadcast, 61,
-            concat("raised by one elementwise operation on two tensors, which needs no more than the "
-                   "larger of them unless shapes are repeated along each other: ",
-                   code));
+    out.add(
+        Cause::kUnintendedBroadcast, 61,
+        concat("raised by one elementwise operation on two tensors, which needs no more than the "
+               "larger of them unless shapes are repeated along each other: ",
+               code));
   }
 }
 
@@ -586,34 +634,34 @@ void weigh_phase(const Case& c, Findings& out) {
     out.add(Cause::kOptimizerState, 84,
             "raised while ZeRO sets up the optimizer's partitions and their float32 copies");
   }
-  if (contains(c.frames, "nn/modules/linear.py __init__") ||
-      contains(c.frames, "nn/modules/sparse.py __init__") ||
-      (contains(code, "nn.linear(") && c.phase != Phase::kForward)) {
+  if (makes_weight(c)) {
     out.add(Cause::kHugeLinear, 92,
             concat("raised while a layer's weight is made, inputs x outputs x 4 bytes = ",
                    size(m.requested), ": ", c.code));
   }
   if (c.phase == Phase::kLoading) {
-    const bool restored = contains_any(
-        c.frames, {"_cuda_deserialize", "default_restore_location", "restore_location",
-                   "persistent_load"}) ||
+    const bool restored = contains_any(c.frames, {"_cuda_deserialize", "default_restore_location",
+                                                  "restore_location", "persistent_load"}) ||
                           contains(code, "torch.load(");
     out.add(Cause::kCheckpointLoadedOnDevice, restored ? 91 : 72,
-            restored ? "raised while torch.load puts a checkpoint's tensors on the device that they "
-                       "were saved from"
-                     : concat("raised while weights or states are loaded: ",
-                              c.code.empty() ? c.inner_code : c.code));
+            restored
+                ? "raised while torch.load puts a checkpoint's tensors on the device that they "
+                  "were saved from"
+                : concat("raised while weights or states are loaded: ",
+                         c.code.empty() ? c.inner_code : c.code));
   }
   if (traceback->in_capture) {
-    out.add(Cause::kGraphPrivatePool, 84,
-            "raised while a CUDA graph is captured: its pool keeps what it takes and shares nothing");
+    out.add(
+        Cause::kGraphPrivatePool, 84,
+        "raised while a CUDA graph is captured: its pool keeps what it takes and shares nothing");
   }
   if (c.phase == Phase::kStart || c.phase == Phase::kPlacement) {
     if (m.family == MessageFamily::kCudaErrorBare || m.family == MessageFamily::kThcCheck ||
         m.family == MessageFamily::kRuntimeErrorTwo) {
-      out.add(Cause::kOtherProcess, c.phase == Phase::kStart ? 66 : 60,
-              "the device had no room before this process held anything on it: something else fills "
-              "it");
+      out.add(
+          Cause::kOtherProcess, c.phase == Phase::kStart ? 66 : 60,
+          "the device had no room before this process held anything on it: something else fills "
+          "it");
     }
     if (c.phase == Phase::kPlacement) {
       out.add(Cause::kBatchOrInputTooLarge, 57,
@@ -626,29 +674,39 @@ void weigh_phase(const Case& c, Findings& out) {
         c.frames, {"nested_concat", "distributed_concat", "nested_gather", "nested_truncate"});
     const bool gathers = contains_any(code, {"torch.cat(", ".append(", "torch.stack(", "cat((",
                                              "all_gather", "preds_host", "all_preds", "concat("});
-    if (keeps || gathers) {
-      out.add(Cause::kPredictionsKeptOnDevice, keeps ? 94 : 84,
-              concat("raised while an evaluation's outputs are gathered on the device: ",
-                     c.inner_code.empty() ? c.code : c.inner_code));
+    // Scores and metrics of a whole evaluation, after its forward passes.
+    const bool measures =
+        c.phase == Phase::kUnknown &&
+        contains_any(c.frames, {"predictions", "metric", "accuracy", "_score", "score_", "recall"});
+    if (keeps || gathers || measures) {
+      out.add(
+          Cause::kPredictionsKeptOnDevice,
+          keeps     ? 94
+          : gathers ? 84
+                    : 76,
+          concat("raised while an evaluation's outputs are gathered or measured on the device: ",
+                 c.inner_code.empty() ? c.code : c.inner_code));
     } else if (!traceback->grad_disabled &&
                (c.phase == Phase::kForward || c.phase == Phase::kLoss ||
                 c.phase == Phase::kUnknown)) {
-      out.add(Cause::kEvalWithoutNoGrad, 74,
-              "raised in an evaluation without torch.no_grad in its frames: every activation is kept "
-              "for a backward that never comes");
+      out.add(
+          Cause::kEvalWithoutNoGrad, 74,
+          "raised in an evaluation without torch.no_grad in its frames: every activation is kept "
+          "for a backward that never comes");
     } else if (traceback->grad_disabled && c.phase == Phase::kForward) {
-      out.add(Cause::kBatchOrInputTooLarge, 61,
-              "raised in an evaluation that does not record gradients: its batch or its input is too "
-              "large");
+      out.add(
+          Cause::kBatchOrInputTooLarge, 61,
+          "raised in an evaluation that does not record gradients: its batch or its input is too "
+          "large");
     }
   } else if (contains_any(c.frames, {"nested_concat", "distributed_concat"})) {
     out.add(Cause::kPredictionsKeptOnDevice, 92,
             "raised while outputs of all batches are joined on the device");
   }
-  if (contains_any(code, {"f.conv", "conv2d(", "conv3d(", "conv1d(", "conv_transpose",
-                          "_conv_forward"}) &&
-      m.capacity && m.allocated && c.large_request() &&
-      share(c.requested(), c.capacity()) >= 0.2 && m.allocated->bytes < c.requested()) {
+  if (contains_any(
+          code, {"f.conv", "conv2d(", "conv3d(", "conv1d(", "conv_transpose", "_conv_forward"}) &&
+      m.capacity && m.allocated && c.large_request() && share(c.requested(), c.capacity()) >= 0.2 &&
+      m.allocated->bytes < c.requested()) {
     out.add(Cause::kLibraryWorkspace, c.requested() > c.capacity() ? 62 : 52,
             concat("a convolution asked for ", size(m.requested), " with ", size(m.allocated),
                    " in use: a workspace, or a far larger input than meant"));
@@ -662,7 +720,8 @@ void weigh_history(const Case& c, Findings& out) {
     if (plus == std::string::npos) return false;
     const std::string right = lower(text.substr(plus + 2));
     const std::string left = lower(text.substr(0, plus));
-    return contains(right, "loss") && contains_any(left, {"loss", "total", "running", "sum", "epoch"}) &&
+    return contains(right, "loss") &&
+           contains_any(left, {"loss", "total", "running", "sum", "epoch"}) &&
            !contains_any(right, {".item(", "float(", ".detach(", ".data", "numpy(", ".cpu("});
   };
   const auto keeps = [](const std::string& text) {
@@ -680,10 +739,11 @@ void weigh_history(const Case& c, Findings& out) {
   for (const std::string& text : c.sighting.before) look(text);
   for (const std::string& text : c.sighting.after) look(text);
   if (!line.empty()) {
-    out.add(Cause::kHistoryAccumulation, c.late || c.m.family == MessageFamily::kRuntimeErrorTwo ||
-                                                 c.m.family == MessageFamily::kThcCheck
-                                             ? 76
-                                             : 66,
+    out.add(Cause::kHistoryAccumulation,
+            c.late || c.m.family == MessageFamily::kRuntimeErrorTwo ||
+                    c.m.family == MessageFamily::kThcCheck
+                ? 76
+                : 66,
             concat("a sum or a list keeps the loss and with it the graph of every step: ", line));
   }
   if (contains(lower(c.all_code), "retain_graph=true")) {
@@ -702,10 +762,11 @@ void weigh_history(const Case& c, Findings& out) {
                         series.values.back() >= 1.3 * series.values.front();
     if (steady) {
       const auto whole = [](double value) { return static_cast<long long>(std::llround(value)); };
-      out.add(Cause::kHistoryAccumulation, 75,
-              concat("the memory that the log prints rises at ", rises, " of ",
-                     series.values.size() - 1, " steps, from ", whole(series.values.front()),
-                     " to ", whole(series.values.back()), " MiB: something keeps each step's tensors"));
+      out.add(
+          Cause::kHistoryAccumulation, 75,
+          concat("the memory that the log prints rises at ", rises, " of ",
+                 series.values.size() - 1, " steps, from ", whole(series.values.front()), " to ",
+                 whole(series.values.back()), " MiB: something keeps each step's tensors"));
     }
   }
 }
@@ -747,12 +808,12 @@ void weigh_full_device(const Case& c, Findings& out) {
                    " of others fill what MPS may use"));
     return;
   }
-  const bool working = c.phase == Phase::kForward || c.phase == Phase::kBackward ||
-                       c.phase == Phase::kLoss;
+  const bool working =
+      c.phase == Phase::kForward || c.phase == Phase::kBackward || c.phase == Phase::kLoss;
   if (m.capacity && m.allocated) {
     const Bytes held = m.allocated->bytes + c.unused.value_or(0);
     const double held_share = share(held, c.capacity());
-    int weight = held_share >= 0.85 ? 58 : held_share >= 0.6 ? 54 : held_share >= 0.4 ? 44 : 34;
+    int weight = held_share >= 0.85 ? 58 : held_share >= 0.6 ? 57 : held_share >= 0.4 ? 44 : 34;
     if (working && held_share >= 0.6) weight += 4;
     if (c.late) weight -= 12;
     out.add(Cause::kBatchOrInputTooLarge, weight,
@@ -773,14 +834,14 @@ void weigh_full_device(const Case& c, Findings& out) {
   if (c.late) {
     // Some hundred steps fitted: either one is larger than those before, or something is kept.
     const bool outlier = c.large_request();
-    const std::string fact =
-        concat("the failure came ", c.steps > 50 ? concat("after ", c.steps, " steps")
+    const std::string fact = concat("the failure came ",
+                                    c.steps > 50 ? concat("after ", c.steps, " steps")
                                                  : concat("in epoch ", *c.sighting.progress.epoch),
-               " that fitted");
+                                    " that fitted");
     const bool phase_tells = c.phase == Phase::kOptimizerStep || c.phase == Phase::kLoading ||
                              (c.traceback != nullptr && c.traceback->in_evaluation);
     if (!phase_tells) {
-      out.add(Cause::kVariableShapes, outlier ? 64 : 52,
+      out.add(Cause::kVariableShapes, outlier ? 66 : 52,
               fact + ": an input larger than those before it, or holes that grew");
       out.add(Cause::kHistoryAccumulation, outlier ? 46 : 56,
               fact + ": tensors of past steps are kept");
@@ -839,7 +900,7 @@ void weigh_library(const Case& c, bool after_assert, Findings& out) {
         out.add(Cause::kNotMemory, 44,
                 "cuDNN says the same for shapes, types and libraries that it does not support");
       } else {
-        out.add(Cause::kNoHeadroomForLibraries, status == "CUDNN_STATUS_ALLOC_FAILED" ? 74 : 58,
+        out.add(Cause::kNoHeadroomForLibraries, status == "CUDNN_STATUS_ALLOC_FAILED" ? 74 : 56,
                 concat("cuDNN could not allocate (", status,
                        "): its memory is not PyTorch's, and none was left"));
         if (status != "CUDNN_STATUS_ALLOC_FAILED") {
@@ -894,13 +955,15 @@ void weigh_host(const Case& c, Findings& out) {
                 concat(size(m.requested),
                        " at once: a shape is wrong (a broadcast, an outer product, an overflow)"));
       }
-      if (contains(c.frames, "nn/modules/linear.py __init__")) {
-        out.add(Cause::kHugeLinear, 92,
-                concat("raised while a layer's weight of ", size(m.requested), " is made: ", c.code));
+      if (makes_weight(c)) {
+        out.add(
+            Cause::kHugeLinear, 92,
+            concat("raised while a layer's weight of ", size(m.requested), " is made: ", c.code));
       }
       if (tells_of_workers(c)) {
-        out.add(Cause::kHostRamDataloader, 80,
-                "raised in a DataLoader's worker: each worker holds its own copy of what it touches");
+        out.add(
+            Cause::kHostRamDataloader, 80,
+            "raised in a DataLoader's worker: each worker holds its own copy of what it touches");
       }
       break;
     }
@@ -918,7 +981,8 @@ void weigh_host(const Case& c, Findings& out) {
         out.add(Cause::kHostRamDataloader, 52,
                 "DataLoader workers vanished without a message, as when the system kills them");
         out.add(Cause::kShmExhausted, 46, "a full /dev/shm can end workers in the same way");
-        out.add(Cause::kNotMemory, 40, "an error in a worker's own code can end it in the same way");
+        out.add(Cause::kNotMemory, 40,
+                "an error in a worker's own code can end it in the same way");
       }
       break;
     case MessageFamily::kSharedMemory:
@@ -949,6 +1013,12 @@ void weigh_host(const Case& c, Findings& out) {
       }
       break;
     case MessageFamily::kKilled:
+      if (m.detail == "by the launcher") {
+        out.add(Cause::kUnknown, 30,
+                "the launcher ended this process because another one failed: look for the first "
+                "error");
+        break;
+      }
       out.add(Cause::kHostRamExhausted, 58,
               "the process was killed (signal 9) and the log does not say by whom: the kernel does "
               "that when RAM runs out, and so do people and schedulers");
@@ -1125,7 +1195,8 @@ Diagnosis diagnose(const std::vector<LogEvidence>& logs) {
   }
   for (Finding& finding : all.list()) {
     if (finding.weight < kPossibleFrom) continue;
-    finding.confidence = confidence_of(finding.weight);
+    finding.confidence =
+        finding.cause == Cause::kUnknown ? Confidence::kUnknown : confidence_of(finding.weight);
     result.findings.push_back(std::move(finding));
   }
   std::stable_sort(result.findings.begin(), result.findings.end(),

@@ -130,7 +130,8 @@ ErrorRecord read_record(std::string_view text, std::string_view file) {
   record.pattern = text_of(record, "messagePattern");
   record.tags = texts(record.json.at("tags"));
   const std::string expected = record_id(text_of(record, "repo"), record.pattern);
-  if (record.id != expected) refuse(file, concat("its id is ", record.id, " and should be ", expected));
+  if (record.id != expected)
+    refuse(file, concat("its id is ", record.id, " and should be ", expected));
   const std::string severity = text_of(record, "severity");
   if (severity != "error" && severity != "warning" && severity != "info") {
     refuse(file, concat("severity is ", severity, ", not error, warning or info"));
@@ -210,7 +211,8 @@ std::string record_text(const ErrorRecord& record) {
 std::string catalogue_page() {
   std::string out =
       "# Error catalogue\n\n"
-      "Errors that people meet when memory runs out, or seems to, and what to do about each. Made by\n"
+      "Errors that people meet when memory runs out, or seems to, and what to do about each. Made "
+      "by\n"
       "`lowtide errors --markdown` from `data/errors/`; `lowtide errors ID` shows one.\n\n";
   for (const ErrorRecord& record : error_catalogue()) {
     out += concat("## ", record.slug, "\n\n`", record.id, "`, ", text_of(record, "repo"),

@@ -18,7 +18,7 @@ namespace lowtide {
 
 // Lines that mean one thing wherever they stand.
 enum class Notice {
-  kCheckpointingRefused,      // "please install fairscale", "does not support gradient checkpointing"
+  kCheckpointingRefused,  // "please install fairscale", "does not support gradient checkpointing"
   kCheckpointingWithoutGrad,  // "None of the inputs have requires_grad=True"
   kBroadcastWarning,          // "Using a target size ... different to the input size"
   kLongSequence,              // "Token indices sequence length is longer than ..."

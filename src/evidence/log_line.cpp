@@ -34,15 +34,16 @@ constexpr std::array<Replacement, 6> kTypography{{{"\u00a0", " "},
                                                   {"\u201d", "\""},
                                                   {"\ufeff", ""}}};
 
-// A box-drawing or arrow character as UTF-8: U+2500 to U+259F, and the heavy arrow that marks a line
-// in rich's tracebacks, which is kept as ">".
+// A box-drawing or arrow character as UTF-8: U+2500 to U+259F, and the heavy arrow that marks a
+// line in rich's tracebacks, which is kept as ">".
 std::size_t box_character(std::string_view text) {
   if (text.size() < 3 || static_cast<unsigned char>(text[0]) != 0xE2) return 0;
   const auto second = static_cast<unsigned char>(text[1]);
   return second == 0x94 || second == 0x95 || second == 0x96 ? 3 : 0;
 }
 
-// Takes out escape sequences and control characters, decodes entities, and drops the frame of a box.
+// Takes out escape sequences and control characters, decodes entities, and drops the frame of a
+// box.
 std::string plain(std::string_view raw) {
   std::string out;
   out.reserve(raw.size());
@@ -158,8 +159,8 @@ std::size_t time_stamp(std::string_view text) {
       continue;
     } else if (c == '.' || c == ',' || c == '+') {
       continue;
-    } else if (c == ' ' && i + 1 < text.size() && is_digit(text[i + 1]) && colons == 0 &&
-               dashes >= 2) {
+    } else if (c == ' ' && i + 3 < text.size() && is_digit(text[i + 1]) && colons == 0 &&
+               (dashes >= 2 || (dashes == 1 && is_digit(text[i + 2]) && text[i + 3] == ':'))) {
       continue;  // between date and time
     } else {
       break;
@@ -195,7 +196,8 @@ std::size_t syslog_stamp(std::string_view text) {
   return i + 8;
 }
 
-// Cuts one prefix off the front of `text`; writes what it says of the lane. False when none is left.
+// Cuts one prefix off the front of `text`; writes what it says of the lane. False when none is
+// left.
 bool cut_prefix(std::string_view& text, std::string& lane) {
   text = trimmed(text);
   if (text.empty()) return false;
@@ -216,8 +218,8 @@ bool cut_prefix(std::string_view& text, std::string& lane) {
       const bool colon = after.starts_with(":");
       const bool rank = starts_with_word(inside, "rank");
       const bool numbered = digits(inside) == inside.size();
-      const bool mpi = digits(inside) > 0 && inside.find(',') == digits(inside) &&
-                       after.starts_with("<std");
+      const bool mpi =
+          digits(inside) > 0 && inside.find(',') == digits(inside) && after.starts_with("<std");
       const bool pid = inside.find("pid=") != std::string_view::npos;
       if (mpi) {
         lane.assign(inside);
@@ -237,7 +239,14 @@ bool cut_prefix(std::string_view& text, std::string& lane) {
           inside.find('.') != std::string_view::npos) {
         return cut(close + 1);
       }
-      for (const std::string_view level : {"info", "warning", "warn", "error", "debug", "critical"}) {
+      // The place that logged, "[engine.py:160]".
+      if (const std::size_t suffix = inside.find(".py:");
+          suffix != std::string_view::npos && suffix + 4 < inside.size() &&
+          digits(inside.substr(suffix + 4)) == inside.size() - suffix - 4) {
+        return cut(close + 1);
+      }
+      for (const std::string_view level :
+           {"info", "warning", "warn", "error", "debug", "critical"}) {
         if (inside.size() <= level.size() + 1 && starts_with_word(inside, level)) {
           return cut(close + 1 + (colon ? 1 : 0));
         }
@@ -282,7 +291,10 @@ bool cut_prefix(std::string_view& text, std::string& lane) {
       return cut(i + 1);
     }
     for (const std::string_view level : {"INFO", "WARNING", "ERROR", "CRITICAL", "DEBUG"}) {
-      if (name == level && (after.starts_with(":") || after.starts_with(" -"))) return cut(i + 1);
+      if (name == level &&
+          (after.starts_with(":") || after.starts_with(" -") || time_stamp(trimmed(after)) != 0)) {
+        return cut(i + 1);
+      }
     }
     if (name == "stderr" || name == "stdout") {
       if (after.starts_with(" F ") || after.starts_with(" P ")) return cut(i + 3);
@@ -309,11 +321,11 @@ void add(std::string_view piece, std::uint64_t number, std::vector<LogLine>& out
 void tidy_line(std::string_view raw, std::uint64_t number, std::vector<LogLine>& out) {
   std::size_t begin = 0;
   for (std::size_t i = 0; i < raw.size(); ++i) {
-    const bool escaped_newline = raw[i] == '\\' && i + 1 < raw.size() && raw[i + 1] == 'n' &&
-                                 // "C:\new" and the like: a drive's path goes on as a word, a
-                                 // message's line goes on with a blank, a capital or a sign.
-                                 (i + 2 >= raw.size() || !std::islower(static_cast<unsigned char>(
-                                                             raw[i + 2])));
+    const bool escaped_newline =
+        raw[i] == '\\' && i + 1 < raw.size() && raw[i + 1] == 'n' &&
+        // "C:\new" and the like: a drive's path goes on as a word, a
+        // message's line goes on with a blank, a capital or a sign.
+        (i + 2 >= raw.size() || !std::islower(static_cast<unsigned char>(raw[i + 2])));
     if (raw[i] == '\r' || escaped_newline) {
       if (i > begin) add(raw.substr(begin, i - begin), number, out);
       begin = i + (escaped_newline ? 2 : 1);

@@ -37,7 +37,8 @@ bool contains(std::string_view text, std::string_view word) {
 }
 
 std::optional<Notice> notice_of(const std::string& text) {
-  if (contains(text, "install fairscale") || contains(text, "does not support gradient checkpointing") ||
+  if (contains(text, "install fairscale") ||
+      contains(text, "does not support gradient checkpointing") ||
       contains(text, "not compatible with gradient checkpointing")) {
     return Notice::kCheckpointingRefused;
   }
@@ -58,7 +59,9 @@ std::optional<Notice> notice_of(const std::string& text) {
     const std::string small = lower(text);
     if ((contains(small, "out of memory") || contains(small, "oom")) &&
         (contains(small, "skipping") || contains(small, "skip batch") ||
-         contains(small, "recover from oom") || contains(small, "skipped batch"))) {
+         contains(small, "recover from oom") || contains(small, "skipped batch") ||
+         contains(small, "ran out of memory, retrying") ||
+         contains(small, "ran out of memory with exception"))) {
       return Notice::kBatchSkipped;
     }
   }
@@ -68,6 +71,12 @@ std::optional<Notice> notice_of(const std::string& text) {
 std::optional<std::uint64_t> number_after(std::string_view text, std::size_t at) {
   // Up to six signs and blanks: "step: [ 12", "step=12", "iter 12".
   std::size_t i = at;
+  // "Epoch(train) [31]"
+  if (i < text.size() && text[i] == '(') {
+    const std::size_t close = text.find(')', i);
+    if (close != std::string_view::npos && close < i + 12 && !is_digit(text[i + 1])) i = close + 1;
+  }
+  at = i;
   while (i < text.size() && i < at + 6 &&
          (text[i] == ' ' || text[i] == ':' || text[i] == '=' || text[i] == '[' || text[i] == '#' ||
           text[i] == '(' || text[i] == '"' || text[i] == '\'')) {
@@ -75,9 +84,9 @@ std::optional<std::uint64_t> number_after(std::string_view text, std::size_t at)
   }
   if (i >= text.size() || !is_digit(text[i])) return std::nullopt;
   std::string digits;
-  while (i < text.size() && (is_digit(text[i]) || (text[i] == ',' && i + 3 < text.size() &&
-                                                   is_digit(text[i + 1]) && is_digit(text[i + 2]) &&
-                                                   is_digit(text[i + 3])))) {
+  while (i < text.size() &&
+         (is_digit(text[i]) || (text[i] == ',' && i + 3 < text.size() && is_digit(text[i + 1]) &&
+                                is_digit(text[i + 2]) && is_digit(text[i + 3])))) {
     if (text[i] != ',') digits += text[i];
     ++i;
   }
@@ -136,7 +145,8 @@ bool read_progress(const std::string& text, Progress& progress) {
 
 // "max mem: 4321", "GPU mem 3.2G", "memory: 4321": label and value.
 bool memory_figure(const std::string& small, std::string& label, double& value) {
-  for (std::size_t at = small.find("mem"); at != std::string::npos; at = small.find("mem", at + 3)) {
+  for (std::size_t at = small.find("mem"); at != std::string::npos;
+       at = small.find("mem", at + 3)) {
     std::size_t i = at + 3;
     while (i < small.size() && i < at + 24 && !is_digit(small[i]) && small[i] != '\n') ++i;
     if (i >= small.size() || !is_digit(small[i])) continue;
@@ -146,7 +156,8 @@ bool memory_figure(const std::string& small, std::string& label, double& value) 
     label = small.substr(at, begin - at);
     std::string unit;
     while (i < small.size() && small[i] == ' ') ++i;
-    while (i < small.size() && std::isalpha(static_cast<unsigned char>(small[i])) && unit.size() < 3) {
+    while (i < small.size() && std::isalpha(static_cast<unsigned char>(small[i])) &&
+           unit.size() < 3) {
       unit += small[i++];
     }
     if (unit == "g" || unit == "gb" || unit == "gib") value *= 1024;
@@ -218,8 +229,8 @@ std::optional<DeviceProcess> device_process(const std::string& text) {
 
 // Which traceback raised the message on lines [first, last]: the one whose exception stands there,
 // or the one just before where a logger printed the message after it.
-std::optional<std::size_t> traceback_of(const std::vector<Traceback>& tracebacks,
-                                        std::size_t first, std::size_t last) {
+std::optional<std::size_t> traceback_of(const std::vector<Traceback>& tracebacks, std::size_t first,
+                                        std::size_t last) {
   std::optional<std::size_t> best;
   for (std::size_t i = 0; i < tracebacks.size(); ++i) {
     const Traceback& traceback = tracebacks[i];
@@ -270,9 +281,8 @@ class Reader {
     for (std::size_t i = 0; i < size; ++i) lanes[window_[i].lane].push_back(i);
     std::vector<Sighting> found;
     for (const auto& [lane, indices] : lanes) read_lane(lane, indices, report_to, found);
-    std::sort(found.begin(), found.end(), [](const Sighting& a, const Sighting& b) {
-      return a.first_line < b.first_line;
-    });
+    std::sort(found.begin(), found.end(),
+              [](const Sighting& a, const Sighting& b) { return a.first_line < b.first_line; });
     for (Sighting& sighting : found) add(std::move(sighting));
     for (std::size_t i = reported_; i < report_to; ++i) read_notices(window_[i]);
 
@@ -372,7 +382,8 @@ class Reader {
   }
 
   void read_notices(const LogLine& one) {
-    if (const auto process = device_process(one.text); process && evidence_.processes.size() < 256) {
+    if (const auto process = device_process(one.text);
+        process && evidence_.processes.size() < 256) {
       evidence_.processes.push_back(*process);
     }
     const auto notice = notice_of(one.text);
@@ -401,8 +412,9 @@ LogEvidence read_log(const ByteSource& source, std::string name) {
   LogEvidence evidence;
   evidence.source = std::move(name);
   Reader reader(evidence);
-  const LineSink sink{[&](std::string_view line, std::uint64_t number) { reader.line(line, number); },
-                      [&] { reader.gap(); }};
+  const LineSink sink{
+      [&](std::string_view line, std::uint64_t number) { reader.line(line, number); },
+      [&] { reader.gap(); }};
   evidence.totals = stream_log(source, sink);
   reader.finish();
   return evidence;

@@ -19,17 +19,29 @@ constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxLineBytes = std::size_t{64} << 10;
 
 // Lower case. Each family of messages holds at least one, and so do the notices.
-constexpr std::array<std::string_view, 40> kWords{
-    "out of mem",       "outofmem",        "memoryerror",      "enough memory",
-    "allocate memory",  "to allocate",     "alloc_failed",     "not_initialized",
-    "enforce fail",     "bad_alloc",       "oom-kill",         "oom_kill",
-    "oomkill",          "sigkill",         "fairscale",        "bus error",
-    "exitcode",         "exit code",       "exit status",      "returncode",
-    "find an engine",   "cudnn algorithm", "shared memory",    "memory access",
-    "device-side",      "calculation over", "space left on",   "allocation on device",
-    "cuda failure",     "have requires_grad", "a target size", "sequence length is longer",
-    "memory limit",     "memlimit",        "ancdata",          "open files",
-    "out of resource",  "resources requested", "cuda error",   "killed by signal"};
+constexpr std::array<std::string_view, 46> kWords{"out of mem",       "outofmem",
+                                                  "memoryerror",      "enough memory",
+                                                  "allocate memory",  "to allocate",
+                                                  "alloc_failed",     "not_initialized",
+                                                  "enforce fail",     "bad_alloc",
+                                                  "oom-kill",         "oom_kill",
+                                                  "oomkill",          "sigkill",
+                                                  "fairscale",        "bus error",
+                                                  "exitcode",         "exit code",
+                                                  "exit status",      "returncode",
+                                                  "find an engine",   "cudnn algorithm",
+                                                  "shared memory",    "memory access",
+                                                  "device-side",      "calculation over",
+                                                  "space left on",    "allocation on device",
+                                                  "cuda failure",     "have requires_grad",
+                                                  "a target size",    "sequence length is longer",
+                                                  "memory limit",     "memlimit",
+                                                  "ancdata",          "open files",
+                                                  "out of resource",  "resources requested",
+                                                  "cuda error",       "killed by signal",
+                                                  "nvml_success",     "out_of_memory",
+                                                  "batch size found", "paging file",
+                                                  "available ram",    "cudnn_status"};
 
 // Lower case for letters; other bytes change too, but alike in words and text.
 unsigned char fold(char c) { return static_cast<unsigned char>(c) | 0x20u; }
@@ -145,7 +157,7 @@ StreamTotals stream_log(const ByteSource& source, const LineSink& sink) {
   std::uint64_t base = 0;
   std::size_t held = 0;  // bytes of the buffer that are filled
   std::uint64_t lines_before_base = 0;
-  std::uint64_t handed_to = 0;         // everything before this was handed on or left out
+  std::uint64_t handed_to = 0;           // everything before this was handed on or left out
   std::uint64_t wanted_to = kHeadBytes;  // hand on up to here
   const auto hand_on = [&](std::uint64_t end) {
     if (end <= handed_to) return;

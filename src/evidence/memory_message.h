@@ -1,5 +1,6 @@
 #pragma once
-// One "out of memory" message of PyTorch, a library under it, the kernel or a job system, as a record.
+// One "out of memory" message of PyTorch, a library under it, the kernel or a job system, as a
+// record.
 //
 // The forms differ between versions and so do their terms: "cached" was the unused part (1.0-1.3),
 // "reserved in total" includes what is allocated (1.4-2.0), "reserved but unallocated" does not
@@ -45,7 +46,8 @@ enum class MessageFamily {
   kCudnn,            // CUDNN_STATUS_..., "unable to find an engine"
   kNccl,             // "NCCL WARN Cuda failure 'out of memory'", "Failed to CUDA calloc"
   kDriver,           // "CUDA driver error: out of memory"
-  kKernelResources,  // "out of resource: shared memory", "too many resources requested": of a kernel
+  kKernelResources,  // "out of resource: shared memory", "too many resources requested": of a
+                     // kernel
   kDataLoader,       // a worker killed, gone, or out of shared memory
   kSharedMemory,     // /dev/shm full, told by others than the DataLoader
   kKernelOomKill,    // the kernel's "Out of memory: Killed process"

@@ -291,6 +291,25 @@ bool read_cuda_error(std::string_view text, std::size_t seed, Cursor& cursor,
   return true;
 }
 
+// Messages that say no more than that device memory ran out, in the words of others.
+bool read_device_bare(std::string_view, std::size_t, Cursor&, MemoryMessage& message) {
+  message.family = MessageFamily::kShortened;
+  message.backend = "CUDA";
+  return true;
+}
+
+// On Jetson the allocator fails while it asks who uses the memory, and reports that instead.
+bool read_nvml_assert(std::string_view text, std::size_t seed, Cursor& cursor,
+                      MemoryMessage& message) {
+  const std::size_t found = text.substr(seed, 200).find("CUDACachingAllocator.cpp");
+  if (found == std::string_view::npos) return false;
+  cursor.move_to(seed + found);
+  message.family = MessageFamily::kShortened;
+  message.backend = "CUDA";
+  message.detail = "NVML";
+  return true;
+}
+
 bool read_driver(std::string_view, std::size_t, Cursor& cursor, MemoryMessage& message) {
   cursor.literal("CUDAdrivererror:outofmemory");
   message.family = MessageFamily::kDriver;
@@ -498,9 +517,8 @@ bool read_job_limit(std::string_view text, std::size_t seed, Cursor& cursor,
 // A code or a signal and nothing else: "exitcode: -9", "exit code 137", "signal 9 (SIGKILL)".
 bool read_exit_code(std::string_view text, std::size_t seed, Cursor& cursor,
                     MemoryMessage& message) {
-  for (const std::string_view word :
-       {"exitcode", "exitCode", "Exitcode", "ExitCode", "exitstatus", "returncode", "return_code",
-        "exit_code"}) {
+  for (const std::string_view word : {"exitcode", "exitCode", "Exitcode", "ExitCode", "exitstatus",
+                                      "returncode", "return_code", "exit_code"}) {
     if (cursor.literal(word)) break;
   }
   if (cursor.at() == seed) return false;
@@ -515,9 +533,17 @@ bool read_exit_code(std::string_view text, std::size_t seed, Cursor& cursor,
   if (!killed && !bus) return false;
   message.family = bus ? MessageFamily::kSharedMemory : MessageFamily::kKilled;
   message.backend = "CPU";
-  message.exit_code = negative ? -static_cast<std::int64_t>(*code)
-                               : static_cast<std::int64_t>(*code);
+  message.exit_code =
+      negative ? -static_cast<std::int64_t>(*code) : static_cast<std::int64_t>(*code);
   (void)text;
+  return true;
+}
+
+// A launcher ends the other processes of a job when one has failed: an echo.
+bool read_launcher_kill(std::string_view, std::size_t, Cursor&, MemoryMessage& message) {
+  message.family = MessageFamily::kKilled;
+  message.backend = "CPU";
+  message.detail = "by the launcher";
   return true;
 }
 
@@ -585,7 +611,6 @@ constexpr std::array kSeeds{
     Seed{"oom-killevent", read_job_limit<13>},
     Seed{"oom_killevent", read_job_limit<13>},
     Seed{"OOMKilled", read_job_limit<9>},
-    Seed{"OOMKilled", read_job_limit<9>},
     Seed{":task0:OutOfMemory", read_job_limit<18>},
     Seed{"Exceededjobmemorylimit", read_job_limit<22>},
     Seed{"Exceededstepmemorylimit", read_job_limit<23>},
@@ -602,7 +627,15 @@ constexpr std::array kSeeds{
     Seed{"Signal9(SIGKILL)", read_sigkill},
     Seed{"signal9(SIGKILL)", read_sigkill},
     Seed{"SIGKILL:9", read_sigkill},
-    Seed{"sigkill_handler]Killingsubprocess", read_sigkill},
+    Seed{"sigkill_handler]Killingsubprocess", read_launcher_kill},
+    Seed{"NVML_SUCCESS==r", read_nvml_assert},
+    Seed{"CUDA_ERROR_OUT_OF_MEMORY", read_device_bare},
+    Seed{"Noexecutablebatchsizefound", read_device_bare},
+    Seed{"pagingfileistoosmall", read_host_bare},
+    Seed{"afterusingallavailableRAM", read_host_bare},
+    Seed{"unabletommap", read_shm},
+    Seed{"CUDNN_STATUS_INTERNAL_ERROR", read_status<MessageFamily::kCudnn>},
+    Seed{"Killed", read_sigkill},
     Seed{"illegalmemoryaccess", read_other<0>},
     Seed{"device-sideasserttriggered", read_other<1>},
     Seed{"cannotallocatememoryinstaticTLSblock", read_other<2>},
@@ -636,6 +669,20 @@ std::size_t SqueezedText::end_of_line(std::size_t at) const {
   return above == begins_.end() ? text_.size() : *above;
 }
 
+// What shells print when a program was killed: "Killed", "run.sh: line 3: 24181 Killed  python
+// ...",
+// "[1]    24181 killed".
+bool SqueezedText::is_shell_report(std::size_t at) const {
+  const std::size_t begin = begins_.empty() ? 0 : begins_[line_of(at)];
+  const std::size_t end = end_of_line(at);
+  if (begin == at && end == at + 6) return true;
+  std::size_t digit = at;
+  while (digit > begin && is_digit(text_[digit - 1])) --digit;
+  if (digit == at) return false;
+  const std::string_view before = std::string_view(text_).substr(begin, digit - begin);
+  return before.empty() || before.ends_with(":");
+}
+
 std::vector<FoundMessage> read_messages(const SqueezedText& squeezed) {
   const std::string_view text = squeezed.text();
   struct Hit {
@@ -662,9 +709,9 @@ std::vector<FoundMessage> read_messages(const SqueezedText& squeezed) {
     Cursor cursor(text, hit.at);
     // A number that ends its line must not run into one that begins the next.
     const bool bounded = kSeeds[hit.seed].read == read_exit_code;
-    const std::string_view visible =
-        bounded ? text.substr(0, squeezed.end_of_line(hit.at)) : text;
+    const std::string_view visible = bounded ? text.substr(0, squeezed.end_of_line(hit.at)) : text;
     if (bounded) cursor = Cursor(visible, hit.at);
+    if (kSeeds[hit.seed].word == "Killed" && !squeezed.is_shell_report(hit.at)) continue;
     if (!kSeeds[hit.seed].read(visible, hit.at, cursor, entry.message)) continue;
     read_to = std::max(cursor.at(), hit.at + 1);
     entry.first_line = squeezed.line_of(hit.at);

@@ -57,8 +57,8 @@ std::optional<Frame> python_frame(std::string_view text) {
   return frame;
 }
 
-// "path.py in f(x)", "File ~/path.py:12, in f(x)", "Cell In[5], line 3", "Input In [5], in <cell ...>",
-// of IPython.
+// "path.py in f(x)", "File ~/path.py:12, in f(x)", "Cell In[5], line 3", "Input In [5], in <cell
+// ...>", of IPython.
 std::optional<Frame> notebook_frame(std::string_view text) {
   if (text.starts_with("Cell In") || text.starts_with("Input In")) {
     Frame frame;
@@ -216,9 +216,9 @@ Phase phase_of(const Frame& frame) {
   const std::string& code = frame.code;
   const auto in = [&file](std::string_view part) { return contains(file, part); };
 
-  if (in("torch/cuda/graphs.py") || contains(code, "capture_begin(") ||
-      in("cudagraph_trees.py") || contains(function, "capture_model") ||
-      contains(lower(function), "cuda_graph") || contains(lower(function), "cudagraph")) {
+  if (in("torch/cuda/graphs.py") || contains(code, "capture_begin(") || in("cudagraph_trees.py") ||
+      contains(function, "capture_model") || contains(lower(function), "cuda_graph") ||
+      contains(lower(function), "cudagraph")) {
     return Phase::kCapture;
   }
   if (in("torch/optim/") || in("/apex/optimizers/") || in("bitsandbytes/optim/") ||
@@ -243,9 +243,8 @@ Phase phase_of(const Frame& frame) {
   if (names_loss(function, code)) return Phase::kLoss;
   if (contains(function, "generate") || contains(code, ".generate(")) return Phase::kGeneration;
   if (in("torch/utils/data/")) return Phase::kDataLoading;
-  if (in("torch/nn/functional.py") || function == "forward" ||
-      contains(function, "_call_impl") || function == "__call__" ||
-      contains(function, "_conv_forward")) {
+  if (in("torch/nn/functional.py") || function == "forward" || contains(function, "_call_impl") ||
+      function == "__call__" || contains(function, "_conv_forward")) {
     return Phase::kForward;
   }
   if (in("torch/nn/modules/module.py") &&
@@ -275,8 +274,9 @@ void judge(Traceback& traceback) {
     const bool test_case = frame.function.starts_with("test_") || contains(file, "unittest/");
     if (!test_case && names_evaluation(frame.function)) traceback.in_evaluation = true;
     if (frame.function == "decorate_context" || frame.function == "decorate_no_grad" ||
-        contains(file, "torch/utils/_contextlib.py") || contains(file, "torch/autograd/grad_mode.py") ||
-        contains(frame.code, "no_grad()") || contains(frame.code, "inference_mode()") ||
+        contains(file, "torch/utils/_contextlib.py") ||
+        contains(file, "torch/autograd/grad_mode.py") || contains(frame.code, "no_grad()") ||
+        contains(frame.code, "inference_mode()") ||
         (contains(file, "transformers/") &&
          (frame.function == "prediction_step" || frame.function == "prediction_loop" ||
           frame.function == "evaluation_loop")) ||

@@ -43,16 +43,16 @@ enum class ChainLink {
 };
 
 struct Traceback {
-  std::vector<Frame> frames;  // outermost first
-  std::string exception;      // class as printed; empty when the log ends before it
-  std::string message;        // the rest of its first line
+  std::vector<Frame> frames;          // outermost first
+  std::string exception;              // class as printed; empty when the log ends before it
+  std::string message;                // the rest of its first line
   ChainLink link = ChainLink::kNone;  // to the traceback before this one
   std::size_t first_line = 0;         // indices into the lines that were read
   std::size_t exception_line = 0;     // equal to the last line read when there is no exception
   Phase phase = Phase::kUnknown;
-  bool in_evaluation = false;   // below a function that evaluates, validates, tests or predicts
-  bool grad_disabled = false;   // below torch.no_grad or inference_mode, or a loop that uses them
-  bool in_checkpoint = false;   // below a recomputed region of activation checkpointing
+  bool in_evaluation = false;  // below a function that evaluates, validates, tests or predicts
+  bool grad_disabled = false;  // below torch.no_grad or inference_mode, or a loop that uses them
+  bool in_checkpoint = false;  // below a recomputed region of activation checkpointing
   bool in_capture = false;
 };
 

@@ -93,7 +93,8 @@ void wrap(std::string& out, std::string_view text, std::size_t first_indent, std
 std::string next_command(const Diagnosis& diagnosis) {
   const Finding& first = diagnosis.findings.front();
   if (first.cause == Cause::kUnknown) {
-    return "Next: add the kernel's log, dmesg -T > kernel.log, and run: lowtide explain LOG kernel.log";
+    return "Next: add the kernel's log, dmesg -T > kernel.log, and run: lowtide explain LOG "
+           "kernel.log";
   }
   const ErrorRecord* record = record_for(first.cause, telling_text(first, diagnosis));
   return record == nullptr ? std::string("Next: lowtide errors")
@@ -168,8 +169,9 @@ std::string explanation_text(const Diagnosis& diagnosis, const std::vector<LogEv
   std::string out;
   if (diagnosis.sighting != nullptr) {
     const MemoryMessage& m = diagnosis.sighting->message;
-    wrap(out, concat(diagnosis.log->source, ":", diagnosis.sighting->first_line, ": ",
-                     diagnosis.sighting->text),
+    wrap(out,
+         concat(diagnosis.log->source, ":", diagnosis.sighting->first_line, ": ",
+                diagnosis.sighting->text),
          0, 2);
     const std::optional<Bytes> outside = outside_pytorch(m);
     if (m.capacity && m.allocated && outside) {
@@ -188,7 +190,8 @@ std::string explanation_text(const Diagnosis& diagnosis, const std::vector<LogEv
       row("[outside PyTorch]", *outside, "other processes, CUDA contexts, libraries");
       row("capacity", m.capacity->bytes, "");
       if (m.requested) {
-        const bool small = m.requested->bytes == (Bytes{20} << 20) || m.requested->bytes <= (Bytes{10} << 20);
+        const bool small =
+            m.requested->bytes == (Bytes{20} << 20) || m.requested->bytes <= (Bytes{10} << 20);
         row("asked for", m.requested->bytes,
             small ? "a segment of the allocator's; the tensor may be smaller" : "");
       }
@@ -202,8 +205,9 @@ std::string explanation_text(const Diagnosis& diagnosis, const std::vector<LogEv
   std::size_t number = 0;
   for (const Finding& finding : diagnosis.findings) {
     const CauseInfo& info = cause_info(finding.cause);
-    wrap(out, concat(++number, ". ", info.slug, " (", confidence_name(finding.confidence), "): ",
-                     info.title),
+    wrap(out,
+         concat(++number, ". ", info.slug, " (", confidence_name(finding.confidence),
+                "): ", info.title),
          0, 3);
     wrap(out, finding.why, 3, 3);
     // The message itself stands on top already.

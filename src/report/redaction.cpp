@@ -12,15 +12,19 @@ bool is_name(char c) {
          static_cast<unsigned char>(c) >= 0x80;
 }
 
-bool is_path(char c) { return is_name(c) || c == '/' || c == '\\' || c == '~' || c == '+' || c == '@'; }
+bool is_path(char c) {
+  return is_name(c) || c == '/' || c == '\\' || c == '~' || c == '+' || c == '@';
+}
 
-constexpr std::array<std::string_view, 9> kHomes{
-    "/home/", "/Users/", "\\Users\\", "/scratch/", "/mnt/home/", "/nfs/", "/data/", "/u/", "/gpfs/"};
+constexpr std::array<std::string_view, 9> kHomes{"/home/",    "/Users/",    "\\Users\\",
+                                                 "/scratch/", "/mnt/home/", "/nfs/",
+                                                 "/data/",    "/u/",        "/gpfs/"};
 
 // Where a path begins at `at`: "/x", "~/x", "C:\x", "C:/x".
 bool path_begins(std::string_view text, std::size_t at) {
-  const bool fresh = at == 0 || (!is_name(text[at - 1]) && text[at - 1] != '/' && text[at - 1] != ':' &&
-                                 text[at - 1] != '>' && text[at - 1] != '\\');
+  const bool fresh =
+      at == 0 || (!is_name(text[at - 1]) && text[at - 1] != '/' && text[at - 1] != ':' &&
+                  text[at - 1] != '>' && text[at - 1] != '\\');
   if (!fresh) return false;
   if (text[at] == '~' && at + 1 < text.size() && text[at + 1] == '/') return true;
   if (text[at] == '/' && at + 1 < text.size() && is_name(text[at + 1])) {
@@ -44,11 +48,12 @@ std::string short_path(std::string_view path) {
 // "node7.lab.example.org", "gpu-node-12", "ip-10-0-0-1": letters and digits around dots or dashes.
 bool looks_like_host(std::string_view word) {
   if (word.size() < 5 || !std::isalpha(static_cast<unsigned char>(word[0]))) return false;
-  const bool digit = std::any_of(word.begin(), word.end(),
-                                 [](char c) { return std::isdigit(static_cast<unsigned char>(c)); });
+  const bool digit = std::any_of(
+      word.begin(), word.end(), [](char c) { return std::isdigit(static_cast<unsigned char>(c)); });
   const bool domain = [&] {
-    for (const std::string_view end : {".com", ".org", ".edu", ".net", ".local", ".internal", ".lan",
-                                       ".cluster", ".io", ".de", ".uk", ".cn", ".ca", ".fr"}) {
+    for (const std::string_view end :
+         {".com", ".org", ".edu", ".net", ".local", ".internal", ".lan", ".cluster", ".io", ".de",
+          ".uk", ".cn", ".ca", ".fr"}) {
       if (word.ends_with(end)) return true;
     }
     return false;
@@ -56,7 +61,8 @@ bool looks_like_host(std::string_view word) {
   if (domain && word != "pytorch.org" && !word.ends_with(".pytorch.org") && word != "github.com") {
     return true;
   }
-  for (const std::string_view begin : {"node", "host", "worker-", "gpu-", "ip-", "compute-", "login"}) {
+  for (const std::string_view begin :
+       {"node", "host", "worker-", "gpu-", "ip-", "compute-", "login"}) {
     if (word.starts_with(begin) && digit) return true;
   }
   return false;
@@ -119,7 +125,8 @@ std::string Redactor::text(std::string_view text) const {
       std::size_t end = i + (text[i] == '/' || text[i] == '~' ? 1 : 3);
       while (end < text.size() && is_path(text[end])) ++end;
       const std::string_view path = text.substr(i, end - i);
-      if (std::count_if(path.begin(), path.end(), [](char c) { return c == '/' || c == '\\'; }) > 1 ||
+      if (std::count_if(path.begin(), path.end(), [](char c) { return c == '/' || c == '\\'; }) >
+              1 ||
           text[i] != '/') {
         out += short_path(path);
         i = end;

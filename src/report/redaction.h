@@ -2,7 +2,8 @@
 // Takes out of a report what names people, machines and places.
 //
 //   Redactor redactor;
-//   redactor.text("/home/ann/exp/train.py on gpu-node7.lab.example");  // "<path>/train.py on <host>"
+//   redactor.text("/home/ann/exp/train.py on gpu-node7.lab.example");  // "<path>/train.py on
+//   <host>"
 //
 // Replaced: folders of absolute and home paths (of installed packages the part from the package's
 // name on is kept, of others the last name), user names in them wherever else they stand, host
