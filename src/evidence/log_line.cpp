@@ -196,6 +196,23 @@ std::size_t syslog_stamp(std::string_view text) {
   return i + 8;
 }
 
+// "node1 python[77]: " and "node1 kernel: ", which follow the stamp.
+std::size_t syslog_sender(std::string_view text) {
+  std::size_t i = 0;
+  while (i < text.size() && is_word(text[i])) ++i;
+  if (i == 0 || i >= text.size() || text[i] != ' ') return 0;
+  ++i;
+  const std::size_t name = i;
+  while (i < text.size() && (is_word(text[i]) || text[i] == '/')) ++i;
+  if (i == name) return 0;
+  if (i < text.size() && text[i] == '[') {
+    const std::size_t close = text.find(']', i);
+    if (close == std::string_view::npos || close > i + 10) return 0;
+    i = close + 1;
+  }
+  return i < text.size() && text[i] == ':' ? i + 1 : 0;
+}
+
 // Cuts one prefix off the front of `text`; writes what it says of the lane. False when none is
 // left.
 bool cut_prefix(std::string_view& text, std::string& lane) {
@@ -208,7 +225,10 @@ bool cut_prefix(std::string_view& text, std::string& lane) {
   // Quoting of mail and of issue trackers, pytest's error lines.
   if (text.starts_with("> ") || text.starts_with(">> ") || text.starts_with("E  ")) return cut(2);
   if (const std::size_t stamp = time_stamp(text); stamp != 0) return cut(stamp);
-  if (const std::size_t stamp = syslog_stamp(text); stamp != 0) return cut(stamp);
+  if (const std::size_t stamp = syslog_stamp(text); stamp != 0) {
+    cut(stamp);
+    return cut(syslog_sender(text));
+  }
   if (text[0] == '[' || text[0] == '(') {
     const char closing = text[0] == '[' ? ']' : ')';
     const std::size_t close = text.find(closing);
