@@ -61,7 +61,7 @@ int run(const Arguments& arguments) {
   Redactor redactor;
   const bool redact = arguments.has("redact");
   const Json json = explanation_json(diagnosis, logs);
-  if (redact) redactor.learn(to_text(json));
+  if (redact) redactor.learn(json);
   if (arguments.has("json")) {
     std::puts(to_text(redact ? redactor.json(json) : json, 2).c_str());
   } else {

@@ -272,6 +272,38 @@ bool makes_weight(const Case& c) {
   return false;
 }
 
+// Where the log gives no lengths: the roundest number of tokens that `printed` allows, for a
+// vocabulary and 4 bytes a score. 0 when none does.
+Bytes likely_tokens(const PrintedBytes& printed, Bytes vocabulary) {
+  const Bytes row = vocabulary * 4;
+  const Bytes low = printed.bytes > printed.half_step ? printed.bytes - printed.half_step : 0;
+  const Bytes first = (low + row - 1) / row;
+  const Bytes last = (printed.bytes + printed.half_step) / row;
+  for (Bytes step = Bytes{1} << 16; step >= 1; step /= 2) {
+    const Bytes tokens = (first + step - 1) / step * step;
+    if (tokens != 0 && tokens <= last) return tokens;
+  }
+  return 0;
+}
+
+std::string logits_examples(const PrintedBytes& printed) {
+  struct Model {
+    Bytes vocabulary;
+    const char* name;
+  };
+  constexpr std::array<Model, 3> kModels{
+      {{151936, "Qwen 2 and 3"}, {128256, "Llama 3"}, {32000, "Llama 2"}}};
+  std::string out;
+  for (const Model& model : kModels) {
+    const Bytes tokens = likely_tokens(printed, model.vocabulary);
+    if (tokens == 0) continue;
+    out += concat(out.empty() ? "" : ", ", tokens, " tokens x ", model.vocabulary, " (", model.name,
+                  ")");
+  }
+  return out.empty() ? out
+                     : concat(format_bytes(printed.bytes), " at 4 bytes a score would be ", out);
+}
+
 // -- Rules ---------------------------------------------------------------------------------------
 
 void weigh_cap(const Case& c, Findings& out) {
@@ -491,6 +523,10 @@ void weigh_logits(const Case& c, Findings& out) {
   if (factors) {
     weight = std::max(weight, 88);
     why += ". " + factors->words;
+  } else if (c.tells_tensor_size() && c.large_request() && language) {
+    if (const std::string examples = logits_examples(*c.m.requested); !examples.empty()) {
+      why += ". " + examples;
+    }
   }
   out.add(Cause::kLogitsOverVocab, weight, why);
 }
@@ -686,6 +722,12 @@ void weigh_phase(const Case& c, Findings& out) {
                     : 76,
           concat("raised while an evaluation's outputs are gathered or measured on the device: ",
                  c.inner_code.empty() ? c.code : c.inner_code));
+    } else if (c.capacity() != 0 && share(c.requested(), c.capacity()) >= 0.25) {
+      // What earlier batches left behind does not make one request this large.
+      out.add(Cause::kBatchOrInputTooLarge, 75,
+              concat("one tensor of an evaluation takes ", size(m.requested), ", ",
+                     percent(c.requested(), c.capacity()),
+                     "% of the device: its input is larger than the training's"));
     } else if (!traceback->grad_disabled &&
                (c.phase == Phase::kForward || c.phase == Phase::kLoss ||
                 c.phase == Phase::kUnknown)) {

@@ -171,12 +171,14 @@ const ErrorRecord* find_record(std::string_view name) {
 const ErrorRecord* record_for(Cause cause, const std::string& text) {
   const CauseInfo& info = cause_info(cause);
   if (info.record.empty()) return nullptr;
+  const ErrorRecord* own = find_record(info.record);
+  if (own != nullptr && std::regex_search(text, std::regex(own->pattern))) return own;
   for (const ErrorRecord& record : error_catalogue()) {
     if (std::find(record.tags.begin(), record.tags.end(), info.slug) == record.tags.end()) continue;
     if (record.slug == info.record) continue;
     if (std::regex_search(text, std::regex(record.pattern))) return &record;
   }
-  return find_record(info.record);
+  return own;
 }
 
 std::string record_text(const ErrorRecord& record) {

@@ -37,8 +37,9 @@ ErrorRecord read_record(std::string_view text, std::string_view file);
 // Null when there is none.
 const ErrorRecord* find_record(std::string_view id_or_slug);
 
-// The record that fits a cause and the message that showed it: of those with the cause's slug as a
-// tag, the first whose pattern finds `text`, else the cause's own. Null for kUnknown.
+// The record that fits a cause and the message that showed it: the cause's own when its pattern
+// finds `text`, else the first with the cause's slug as a tag whose pattern does, else the cause's
+// own. Null for kUnknown.
 const ErrorRecord* record_for(Cause cause, const std::string& text);
 
 // FNV-1a, 64 bits, over "repo\nmessagePattern": stable as long as the error is.

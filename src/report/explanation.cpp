@@ -181,7 +181,7 @@ std::string explanation_text(const Diagnosis& diagnosis, const std::vector<LogEv
         line.resize(28, ' ');
         std::string size = format_bytes(bytes);
         if (size.size() < 10) size.insert(0, 10 - size.size(), ' ');
-        out += concat(line, size, "  ", meaning, "\n");
+        out += concat(line, size, *meaning == '\0' ? "" : "  ", meaning, "\n");
       };
       out += "\n";
       row("allocated by PyTorch", m.allocated->bytes, "");
@@ -197,7 +197,7 @@ std::string explanation_text(const Diagnosis& diagnosis, const std::vector<LogEv
       }
     }
     out += "\n";
-  } else {
+  } else if (diagnosis.findings.front().cause == Cause::kUnknown) {
     std::uint64_t lines = 0;
     for (const LogEvidence& log : logs) lines += log.totals.lines;
     out += concat("No message about memory in ", lines, lines == 1 ? " line.\n\n" : " lines.\n\n");

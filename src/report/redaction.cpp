@@ -16,9 +16,9 @@ bool is_path(char c) {
   return is_name(c) || c == '/' || c == '\\' || c == '~' || c == '+' || c == '@';
 }
 
-constexpr std::array<std::string_view, 9> kHomes{"/home/",    "/Users/",    "\\Users\\",
-                                                 "/scratch/", "/mnt/home/", "/nfs/",
-                                                 "/data/",    "/u/",        "/gpfs/"};
+// What a user's folder lies in.
+constexpr std::array<std::string_view, 5> kHomes{"/home/", "/Users/", "\\Users\\", "/u/",
+                                                 "/scratch/"};
 
 // Where a path begins at `at`: "/x", "~/x", "C:\x", "C:/x".
 bool path_begins(std::string_view text, std::size_t at) {
@@ -101,10 +101,22 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 
 }  // namespace
 
+void Redactor::learn(const Json& value) {
+  if (value.is_string()) learn(std::string_view(value.as_string()));
+  if (value.is_array()) {
+    for (const Json& one : value.as_array()) learn(one);
+  }
+  if (value.is_object()) {
+    for (const auto& [key, one] : value.as_object()) learn(one);
+  }
+}
+
 void Redactor::learn(std::string_view text) {
   for (const std::string_view home : kHomes) {
     for (std::size_t at = text.find(home); at != std::string_view::npos;
          at = text.find(home, at + 1)) {
+      // Of an absolute path only: "/home/" within "src/home/page" is none, "C:\\Users\\" is one.
+      if (at > 0 && home[0] == '/' && (is_name(text[at - 1]) || text[at - 1] == '~')) continue;
       std::size_t end = at + home.size();
       while (end < text.size() && is_name(text[end])) ++end;
       const std::string name(text.substr(at + home.size(), end - at - home.size()));

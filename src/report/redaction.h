@@ -21,6 +21,7 @@ class Redactor {
  public:
   // Looks for user names in the paths of `text`, so that text() replaces them wherever they stand.
   void learn(std::string_view text);
+  void learn(const Json& value);
   std::string text(std::string_view text) const;
   // Every string of `value`, keys left alone.
   Json json(const Json& value) const;

@@ -96,6 +96,19 @@ TEST_CASE("17.37 GiB is 30688 tokens times 151936 of vocabulary") {
   CHECK(log.front().why.find("30688 tokens x 151936 vocabulary x 4 bytes") != std::string::npos);
 }
 
+TEST_CASE("without lengths in the log the factors are given as examples, not as a fact") {
+  const auto found = findings(
+      "Traceback (most recent call last):\n  File \"train.py\", line 9, in step\n"
+      "    logits = self.lm_head(hidden).float()\n"
+      "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 17.37 GiB. GPU 0 has a total "
+      "capacity of 31.50 GiB of which 9.48 GiB is free. Of the allocated memory 20.91 GiB is "
+      "allocated by PyTorch, and 833.28 MiB is reserved by PyTorch but unallocated.\n");
+  CHECK(found.front().cause == Cause::kLogitsOverVocab);
+  CHECK(found.front().confidence == Confidence::kLikely);
+  CHECK(found.front().why.find("would be 30688 tokens x 151936 (Qwen 2 and 3)") !=
+        std::string::npos);
+}
+
 TEST_CASE("factors are exact: a wrong number of tokens is not taken, rounding to 2 MiB is") {
   const auto printed_exactly = [](Bytes bytes) { return PrintedBytes{bytes, 0}; };
   CHECK(factor_logits(printed_exactly(Bytes{4096} * 128256 * 4), {4096, 128256}).has_value());

@@ -28,6 +28,7 @@ std::vector<Report> reports(const std::string& folder) {
   std::vector<Report> all;
   for (const auto& entry : std::filesystem::directory_iterator(std::string(LOWTIDE_SOURCE_DIR) +
                                                                "/tests/diagnose/" + folder)) {
+    if (entry.path().extension() != ".txt") continue;
     std::ifstream in(entry.path());
     Report report;
     report.name = entry.path().stem().string();

@@ -25,9 +25,18 @@ TEST_CASE("paths, hosts, addresses and people go, what helps stays") {
 
 TEST_CASE("a user's name in a path is replaced wherever else it stands") {
   Redactor redactor;
-  redactor.learn("/home/annabel/exp/train.py");
+  redactor.learn(std::string_view("/home/annabel/exp/train.py"));
   CHECK(redactor.text("job of annabel failed, annabella did not") ==
         "job of <user> failed, annabella did not");
+}
+
+TEST_CASE("a folder that only looks like a home is none, and names are learned from JSON") {
+  Redactor redactor;
+  Json value = Json::object();
+  value["a"].push_back("C:\\Users\\annabel\\x.py");
+  value["b"] = "src/home/logs/x";
+  redactor.learn(value);
+  CHECK(redactor.text("annabel and logs") == "<user> and logs");
 }
 
 TEST_CASE("JSON keeps its keys and numbers") {
