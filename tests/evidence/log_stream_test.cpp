@@ -8,6 +8,7 @@
 
 #include "src/base/text.h"
 #include "src/evidence/log_evidence.h"
+#include "tests/evidence/message_printer.h"
 
 using namespace lowtide;
 
@@ -72,6 +73,27 @@ TEST_CASE(
   CHECK(handed < (10u << 20));
   CHECK(totals.bytes == text.size());
   CHECK(totals.lines == static_cast<std::uint64_t>(std::count(text.begin(), text.end(), '\n')));
+}
+
+TEST_CASE("each form of message is found far into a log") {
+  const std::vector<MadeMessage> made = made_messages(1);
+  const std::string between = filler(400u << 10, 1'000'000);
+  for (std::size_t part = 0; part < 4; ++part) {
+    std::string text = filler(8u << 20);
+    std::vector<std::size_t> put;
+    for (std::size_t i = part; i < made.size(); i += 4) {
+      text += between + "RuntimeError: " + made[i].text + "\n";
+      put.push_back(i);
+    }
+    text += between;
+    std::size_t at = 0;
+    const LogEvidence log = read_log(source_of(text, at), "log");
+    REQUIRE(log.sightings.size() == put.size());
+    for (std::size_t i = 0; i < put.size(); ++i) {
+      INFO(made[put[i]].text);
+      CHECK(log.sightings[i].message == made[put[i]].record);
+    }
+  }
 }
 
 TEST_SUITE("slow") {
