@@ -358,8 +358,9 @@ void weigh_fragmentation(const Case& c, Findings& out) {
   const Bytes unused = *c.unused;
   const Bytes asked = c.m.requested->bytes;
   const Bytes whole = c.capacity() != 0 ? c.capacity() : c.m.allocated->bytes + unused;
-  // U > 0 by rounding alone tells nothing.
+  // U > 0 by rounding alone tells nothing, and where the device itself had room, holes are not why.
   if (unused < 32_MiB) return;
+  if (c.m.free && c.m.free->bytes >= asked) return;
   const std::string numbers =
       concat(format_bytes(unused), " are reserved and unused while ", format_bytes(asked),
              " cannot be placed: no single hole is large enough");
@@ -1028,6 +1029,14 @@ void weigh_host(const Case& c, Findings& out) {
       }
       break;
     case MessageFamily::kSharedMemory:
+      if (m.detail == "no reason given") {
+        out.add(
+            Cause::kShmExhausted, 70,
+            "a shared memory object could not be opened: /dev/shm is full, or too many files are "
+            "open");
+        out.add(Cause::kNotMemory, 48, "the limit of open files gives the same message: ulimit -n");
+        break;
+      }
       out.add(Cause::kShmExhausted, m.exit_code ? 64 : 91,
               m.exit_code ? concat("the process ended with ", *m.exit_code,
                                    ", a bus error, as when /dev/shm is full")

@@ -455,6 +455,26 @@ bool read_shm(std::string_view, std::size_t, Cursor&, MemoryMessage& message) {
   return true;
 }
 
+// "unable to open shared memory object </torch_1_2> in read-write mode: Too many open files (24)":
+// older versions give no reason.
+bool read_shm_open(std::string_view text, std::size_t seed, Cursor& cursor,
+                   MemoryMessage& message) {
+  const std::string_view near = text.substr(seed, 160);
+  const std::size_t files = near.find("Toomanyopenfiles");
+  if (files != std::string_view::npos) {
+    message.family = MessageFamily::kNotMemory;
+    message.detail = "the limit of open files";
+    cursor.move_to(seed + files + 16);
+    return true;
+  }
+  message.family = MessageFamily::kSharedMemory;
+  message.backend = "CPU";
+  const bool told = near.find("Nospaceleft") != std::string_view::npos ||
+                    near.find("Cannotallocate") != std::string_view::npos;
+  if (!told) message.detail = "no reason given";
+  return true;
+}
+
 bool read_no_space(std::string_view text, std::size_t seed, Cursor&, MemoryMessage& message) {
   // A full disk unless the words around it are those of shared memory.
   const std::size_t begin = seed > 200 ? seed - 200 : 0;
@@ -601,7 +621,7 @@ constexpr std::array kSeeds{
     Seed{"outofresource:sharedmemory", read_kernel_resources},
     Seed{"toomanyresourcesrequestedforlaunch", read_kernel_resources},
     Seed{"DataLoaderworker(pid", read_data_loader},
-    Seed{"unabletoopensharedmemoryobject", read_shm},
+    Seed{"unabletoopensharedmemoryobject", read_shm_open},
     Seed{"insufficientsharedmemory(shm)", read_shm},
     Seed{"unabletowritetofile</torch_", read_shm},
     Seed{"Errorwhilecreatingsharedmemory", read_shm},
@@ -631,6 +651,7 @@ constexpr std::array kSeeds{
     Seed{"NVML_SUCCESS==r", read_nvml_assert},
     Seed{"CUDA_ERROR_OUT_OF_MEMORY", read_device_bare},
     Seed{"Noexecutablebatchsizefound", read_device_bare},
+    Seed{"[WinError1455]", read_host_bare},
     Seed{"pagingfileistoosmall", read_host_bare},
     Seed{"afterusingallavailableRAM", read_host_bare},
     Seed{"unabletommap", read_shm},

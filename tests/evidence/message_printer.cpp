@@ -266,7 +266,16 @@ std::vector<MadeMessage> made_messages(unsigned seed) {
   plain("shape", MessageFamily::kSizeOverflow, "",
         "Storage size calculation overflowed with sizes=[4611686018427387904]");
   plain("shm", MessageFamily::kSharedMemory, "CPU",
-        "unable to open shared memory object </torch_12_34> in read-write mode");
+        "unable to open shared memory object </torch_12_34> in read-write mode", "no reason given");
+  plain("shm", MessageFamily::kSharedMemory, "CPU",
+        "unable to write to file </torch_12_34>: No space left on device (28)");
+  plain(
+      "open files", MessageFamily::kNotMemory, "",
+      "unable to open shared memory object </torch_12_34> in read-write mode: Too many open files "
+      "(24)",
+      "the limit of open files");
+  plain("Windows", MessageFamily::kArrayTooLarge, "CPU",
+        "[WinError 1455] The paging file is too small for this operation to complete.");
   plain("job", MessageFamily::kJobMemoryLimit, "CPU",
         "slurmstepd: error: Detected 1 oom_kill event in StepId=11300781.0.", "oom_killevent");
   plain("job", MessageFamily::kJobMemoryLimit, "CPU", "reason: OOMKilled", "OOMKilled");
