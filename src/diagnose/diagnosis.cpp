@@ -635,9 +635,23 @@ void weigh_broadcast(const Case& c, Findings& out) {
     plain = simple && operands == 2 && signs == 1 &&
             std::isalpha(static_cast<unsigned char>(right.front()));
   }
+  // A loss that takes two operands of one shape: its temporaries are as large as either.
+  const bool elementwise_loss =
+      contains_any(c.inner_code + "\n" + code,
+                   {"mse_loss(", "l1_loss(", "huber_loss(", "broadcast_tensors(", "MSELoss"});
+  // "(pred - target) ** 2", "((a - b).abs()"
+  const bool difference = [&code] {
+    const std::size_t minus = code.find(" - ");
+    if (minus == std::string::npos || minus == 0) return false;
+    const auto word = [](char ch) {
+      return std::isalnum(static_cast<unsigned char>(ch)) || ch == '_' || ch == ')' || ch == ']';
+    };
+    return word(code[minus - 1]) && std::isalpha(static_cast<unsigned char>(code[minus + 3])) &&
+           contains_any(code, {"** 2", ".pow(", ".abs(", "torch.abs(", ".square(", ".norm("});
+  }();
   const bool impossible = c.m.capacity && c.requested() > c.capacity();
   const bool huge = impossible || (c.capacity() != 0 && share(c.requested(), c.capacity()) >= 0.3);
-  if (huge && (expands || plain)) {
+  if (huge && (expands || plain || elementwise_loss || difference)) {
     out.add(Cause::kUnintendedBroadcast, impossible ? 86 : 74,
             concat(size(c.m.requested), " for one elementwise operation: ", code));
   } else if (!c.m.requested && plain) {
@@ -700,6 +714,12 @@ void weigh_phase(const Case& c, Findings& out) {
           "the device had no room before this process held anything on it: something else fills "
           "it");
     }
+    if (c.phase == Phase::kPlacement && c.capacity() != 0 &&
+        c.requested() >= std::max<Bytes>(1_GiB, c.capacity() * 3 / 20)) {
+      out.add(Cause::kHugeLinear, 68,
+              concat("one parameter takes ", size(m.requested), ", ",
+                     percent(c.requested(), c.capacity()), "% of the device"));
+    }
     if (c.phase == Phase::kPlacement) {
       out.add(Cause::kBatchOrInputTooLarge, 57,
               "raised while the model is moved to the device: its weights alone do not fit in what "
@@ -736,6 +756,12 @@ void weigh_phase(const Case& c, Findings& out) {
           Cause::kEvalWithoutNoGrad, 74,
           "raised in an evaluation without torch.no_grad in its frames: every activation is kept "
           "for a backward that never comes");
+    } else if (traceback->grad_disabled && c.phase == Phase::kForward && c.steps > 20 &&
+               contains_any(lower(c.sighting.progress.text),
+                            {"eval", "valid", "test", "predict"})) {
+      out.add(Cause::kPredictionsKeptOnDevice, 66,
+              concat("an evaluation without gradients failed after ", c.steps,
+                     " batches that fitted: their outputs are kept"));
     } else if (traceback->grad_disabled && c.phase == Phase::kForward) {
       out.add(
           Cause::kBatchOrInputTooLarge, 61,
@@ -823,6 +849,33 @@ void weigh_chain(const Case& c, Findings& out) {
       out.add(Cause::kExceptionKeepsTensors, 80,
               "the second failure came while the first one's exception was being handled: its "
               "traceback still holds every tensor of the failed step");
+      return;
+    }
+  }
+}
+
+// A second, smaller request that fails with as much in use as the first, after the program said
+// that it would try again.
+void weigh_retry(const Case& c, const Sighting* earlier, Findings& out) {
+  if (earlier == nullptr || earlier->lane != c.sighting.lane) return;
+  const MemoryMessage& before = earlier->message;
+  if (!before.allocated || !c.m.allocated || !before.requested || !c.m.requested) return;
+  if (c.m.requested->bytes >= before.requested->bytes) return;
+  if (static_cast<double>(c.m.allocated->bytes) <
+      0.9 * static_cast<double>(before.allocated->bytes)) {
+    return;
+  }
+  const std::uint64_t lines = c.sighting.first_line - earlier->last_line;
+  const std::size_t near = std::min<std::size_t>(c.sighting.before.size(), lines);
+  for (std::size_t i = c.sighting.before.size() - near; i < c.sighting.before.size(); ++i) {
+    const std::string line = lower(c.sighting.before[i]);
+    if (contains_any(line, {"retry", "trying again", "try again", "smaller batch", "reducing batch",
+                            "halving", "batch size to", "batch_size="})) {
+      out.add(
+          Cause::kExceptionKeepsTensors, 74,
+          concat("a smaller retry failed with ", size(c.m.allocated), " still in use, after ",
+                 size(before.allocated), " at the first failure: its tensors were not freed (\"",
+                 c.sighting.before[i], "\")"));
       return;
     }
   }
@@ -1132,9 +1185,13 @@ void add_evidence(Finding& finding, const Case& c) {
   }
 }
 
-void judge(const Case& c, bool after_assert, bool after_device_message, Findings& all) {
+void judge(const Case& c, bool after_assert, const Sighting* earlier, Findings& all) {
+  const bool after_device_message = earlier != nullptr;
   Findings out;
-  if (on_device(c.m.family)) weigh_device(c, out);
+  if (on_device(c.m.family)) {
+    weigh_device(c, out);
+    weigh_retry(c, earlier, out);
+  }
   weigh_library(c, after_assert, out);
   weigh_host(c, out);
   weigh_not_memory(c, out);
@@ -1224,7 +1281,7 @@ Diagnosis diagnose(const std::vector<LogEvidence>& logs) {
   Diagnosis result;
   int heaviest = -1;
   for (const LogEvidence& log : logs) {
-    bool device_seen = false;
+    const Sighting* earlier = nullptr;  // the last message about the device
     std::uint64_t assert_line = 0;
     for (const NoticeSighting& notice : log.notices) {
       if (notice.notice == Notice::kDeviceAssert) assert_line = notice.line;
@@ -1232,8 +1289,8 @@ Diagnosis diagnose(const std::vector<LogEvidence>& logs) {
     for (const Sighting& sighting : log.sightings) {
       const Case c = examine(sighting, log);
       const bool after_assert = assert_line != 0 && assert_line <= sighting.first_line;
-      judge(c, after_assert, device_seen, all);
-      device_seen = device_seen || on_device(c.m.family);
+      judge(c, after_assert, earlier, all);
+      if (on_device(c.m.family)) earlier = &sighting;
       int best = -1;
       for (const Finding& finding : all.list()) best = std::max(best, finding.weight);
       if (best > heaviest) {

@@ -226,6 +226,11 @@ Phase phase_of(const Frame& frame) {
       contains(code, "exp_avg") || contains(code, "optimizer.step(") ||
       contains(code, "scaler.step(")) {
     if (contains(function, "load_state_dict")) return Phase::kLoading;
+    // What load_state_dict calls: the frame outside tells.
+    if (contains(function, "cast") || contains(function, "_process_value") ||
+        function == "update_group" || function.starts_with("<")) {
+      return Phase::kUnknown;
+    }
     return contains(function, "zero_grad") ? Phase::kUnknown : Phase::kOptimizerStep;
   }
   if (in("torch/autograd/__init__.py") || in("torch/autograd/graph.py") ||

@@ -147,6 +147,52 @@ TEST_CASE("a retry inside an except block is told by the chain") {
   CHECK(found.front().cause == Cause::kExceptionKeepsTensors);
 }
 
+TEST_CASE("a smaller retry that finds as much in use is told without a traceback") {
+  const std::string first_try =
+      "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity; 5.90 GiB "
+      "already "
+      "allocated; 1.10 GiB free; 5.95 GiB reserved in total by PyTorch)\n";
+  const std::string second_try =
+      "CUDA out of memory. Tried to allocate 1.20 GiB (GPU 0; 8.00 GiB total capacity; 5.90 GiB "
+      "already "
+      "allocated; 1.10 GiB free; 5.95 GiB reserved in total by PyTorch)\n";
+  CHECK(first(first_try + "retrying with batch size 16\n" + second_try) ==
+        "exception_keeps_tensors");
+  CHECK(first(first_try + "next epoch\n" + second_try) != "exception_keeps_tensors");
+}
+
+TEST_CASE("a loss that asks for a third of the device is a broadcast") {
+  const std::string end =
+      "RuntimeError: CUDA out of memory. Tried to allocate 14.90 GiB (GPU 0; 23.65 GiB total "
+      "capacity; "
+      "1.20 GiB already allocated; 21.00 GiB free; 1.30 GiB reserved in total by PyTorch)\n";
+  for (const char* code : {"loss = F.mse_loss(pred, target)",
+                           "loss = ((pred - target) ** 2).mean()", "error = pred - target"}) {
+    INFO(code);
+    CHECK(first(concat("Traceback (most recent call last):\n  File \"t.py\", line 5, in step\n    ",
+                       code, "\n", end)) != "batch_or_input_too_large");
+  }
+  const std::string larger =
+      "RuntimeError: CUDA out of memory. Tried to allocate 37.25 GiB (GPU 0; 23.65 GiB total "
+      "capacity; "
+      "1.20 GiB already allocated; 21.00 GiB free; 1.30 GiB reserved in total by PyTorch)\n";
+  CHECK(first("Traceback (most recent call last):\n  File \"t.py\", line 5, in step\n"
+              "    loss = F.mse_loss(pred, target)\n" +
+              larger) == "unintended_broadcast");
+}
+
+TEST_CASE("one parameter that fills the device is a layer larger than meant") {
+  CHECK(
+      first(
+          "Traceback (most recent call last):\n  File \"t.py\", line 5, in main\n    model.cuda()\n"
+          "  File \"/x/lib/python3.9/site-packages/torch/nn/modules/module.py\", line 680, in "
+          "<lambda>\n"
+          "    return self._apply(lambda t: t.cuda(device))\n"
+          "RuntimeError: CUDA out of memory. Tried to allocate 9.19 GiB (GPU 0; 10.76 GiB total "
+          "capacity; 52.00 MiB already allocated; 9.10 GiB free; 60.00 MiB reserved in total by "
+          "PyTorch)\n") == "huge_linear");
+}
+
 TEST_CASE("memory that rises at every step is history, a peak that rises now and then is not") {
   std::string rising;
   std::string peaks;

@@ -116,6 +116,12 @@ TEST_CASE("the innermost frame that tells decides the phase") {
             .phase == Phase::kForward);
   CHECK(phase_of({"File \"a.py\", line 1, in resume", "ckpt = torch.load(path)"}).phase ==
         Phase::kLoading);
+  CHECK(phase_of({"File \"/x/torch/optim/optimizer.py\", line 900, in load_state_dict",
+                  "value = _cast(param, value)",
+                  "File \"/x/torch/optim/optimizer.py\", line 880, in "
+                  "_process_value_according_to_param_policy",
+                  "return value.to(dtype=torch.float32, device=param.device)"})
+            .phase == Phase::kLoading);
   CHECK(phase_of({"File \"a.py\", line 1, in f", "loss = F.cross_entropy(logits, y)"}).phase ==
         Phase::kLoss);
   CHECK(phase_of({"File \"a.py\", line 1, in main", "model.cuda()"}).phase == Phase::kPlacement);
