@@ -35,8 +35,10 @@ int run(const Arguments& arguments) {
     return kDone;
   }
   for (const ErrorRecord& record : error_catalogue()) {
-    std::printf("%s  %-34s %.60s\n", record.id.c_str(), record.slug.c_str(),
-                record.message.c_str());
+    // The first line of the message that says something.
+    std::string message = record.message.substr(0, record.message.find('\n'));
+    message.erase(0, message.find_first_not_of(' '));
+    std::printf("%s  %-40s %.50s\n", record.id.c_str(), record.slug.c_str(), message.c_str());
   }
   std::printf("%zu records. Next: lowtide errors ID\n", error_catalogue().size());
   return kDone;

@@ -18,6 +18,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <set>
 
@@ -62,6 +63,15 @@ int percent(Bytes part, Bytes whole) {
 
 std::string size(const std::optional<PrintedBytes>& printed) {
   return printed ? format_bytes(printed->bytes) : "an unknown amount";
+}
+
+// "17.37 GiB", with the digits that PyTorch prints.
+std::string as_printed(const PrintedBytes& printed) {
+  if (printed.bytes < 1_GiB) return format_bytes(printed.bytes);
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f GiB",
+                static_cast<double>(printed.bytes) / static_cast<double>(1_GiB));
+  return text;
 }
 
 // The findings so far, one a cause.
@@ -253,7 +263,7 @@ std::optional<Factors> two_lengths(const PrintedBytes& printed, Bytes first, Byt
   Factors factors;
   factors.lengths = {first, vocabulary};
   factors.element_bytes = element_bytes;
-  factors.words = concat(format_bytes(printed.bytes), " = ", first, " tokens x ", vocabulary,
+  factors.words = concat(as_printed(printed), " = ", first, " tokens x ", vocabulary,
                          " vocabulary x ", element_bytes, " bytes");
   return factors;
 }
@@ -300,8 +310,7 @@ std::string logits_examples(const PrintedBytes& printed) {
     out += concat(out.empty() ? "" : ", ", tokens, " tokens x ", model.vocabulary, " (", model.name,
                   ")");
   }
-  return out.empty() ? out
-                     : concat(format_bytes(printed.bytes), " at 4 bytes a score would be ", out);
+  return out.empty() ? out : concat(as_printed(printed), " at 4 bytes a score would be ", out);
 }
 
 // -- Rules ---------------------------------------------------------------------------------------
@@ -396,18 +405,28 @@ void weigh_other_process(const Case& c, Findings& out) {
   const Bytes capacity = m.capacity->bytes;
   const Bytes threshold = std::max<Bytes>(1_GiB, capacity / 10);
   if (c.others) {
-    if (*c.others <= threshold) return;
-    // Several processes of a context's size on device 0: ranks that touched it in passing.
+    // Several processes of a context's size on device 0, alike: ranks that touched it in passing.
     std::size_t small = 0;
+    Bytes small_bytes = 0;
     for (const ProcessUse& use : m.processes) {
-      if (use.bytes.bytes >= 100_MiB && use.bytes.bytes <= 2560_MiB) ++small;
+      std::size_t alike = 0;
+      for (const ProcessUse& other : m.processes) {
+        const Bytes more = std::max(use.bytes.bytes, other.bytes.bytes) -
+                           std::min(use.bytes.bytes, other.bytes.bytes);
+        if (more <= use.bytes.bytes / 8) ++alike;
+      }
+      if (alike >= 3 && use.bytes.bytes >= 100_MiB && use.bytes.bytes <= 2560_MiB) {
+        ++small;
+        small_bytes += use.bytes.bytes;
+      }
     }
-    if (m.device.value_or(1) == 0 && small >= 3 && small + 1 >= c.other_count) {
+    if (m.device.value_or(1) == 0 && small >= 3 && small_bytes >= *c.others / 2) {
       out.add(Cause::kRankContextsOnGpu0, 84,
-              concat(small, " other processes hold a context's worth each on GPU 0, ",
-                     format_bytes(*c.others), " together"));
+              concat(small, " processes hold a context's worth each on GPU 0, ",
+                     format_bytes(small_bytes), " together"));
       return;
     }
+    if (*c.others <= threshold) return;
     const int weight = 66 + static_cast<int>(30 * share(*c.others, capacity));
     out.add(Cause::kOtherProcess, std::min(weight, 94),
             concat(c.other_count,

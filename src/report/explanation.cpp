@@ -59,6 +59,8 @@ std::string telling_text(const Finding& finding, const Diagnosis& diagnosis) {
   std::string out;
   for (const std::string& line : finding.evidence) out += line + "\n";
   if (diagnosis.sighting != nullptr) out += diagnosis.sighting->text;
+  // The regular expressions' matcher needs stack for each character.
+  if (out.size() > 3000) out.resize(3000);
   return out;
 }
 

@@ -80,7 +80,7 @@ TEST_CASE("17.37 GiB is 30688 tokens times 151936 of vocabulary") {
   REQUIRE(factors.has_value());
   CHECK(factors->lengths == std::vector<Bytes>{30688, 151936});
   CHECK(factors->element_bytes == 4);
-  CHECK(factors->words == "17.4 GiB = 30688 tokens x 151936 vocabulary x 4 bytes");
+  CHECK(factors->words == "17.37 GiB = 30688 tokens x 151936 vocabulary x 4 bytes");
   // The numbers of the log that do not give it.
   CHECK_FALSE(factor_logits(size, {100, 20000}).has_value());
 
@@ -191,6 +191,19 @@ TEST_CASE("one parameter that fills the device is a layer larger than meant") {
           "RuntimeError: CUDA out of memory. Tried to allocate 9.19 GiB (GPU 0; 10.76 GiB total "
           "capacity; 52.00 MiB already allocated; 9.10 GiB free; 60.00 MiB reserved in total by "
           "PyTorch)\n") == "huge_linear");
+}
+
+TEST_CASE("processes of a context's size on GPU 0, all alike, are other ranks") {
+  std::string text =
+      "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacity of 39.39 GiB "
+      "of "
+      "which 200.00 MiB is free. Process 101 has 35.10 GiB memory in use. ";
+  for (int pid = 102; pid < 107; ++pid)
+    text += concat("Process ", pid, " has 520.00 MiB memory in use. ");
+  CHECK(
+      first(text +
+            "Of the allocated memory 33.80 GiB is allocated by PyTorch, and 500.00 MiB is reserved "
+            "by PyTorch but unallocated.\n") == "rank_contexts_on_gpu0");
 }
 
 TEST_CASE("memory that rises at every step is history, a peak that rises now and then is not") {
