@@ -369,6 +369,7 @@ void weigh_fragmentation(const Case& c, Findings& out) {
   const Bytes whole = c.capacity() != 0 ? c.capacity() : c.m.allocated->bytes + unused;
   // U > 0 by rounding alone tells nothing, and where the device itself had room, holes are not why.
   if (unused < 32_MiB) return;
+  if (c.capacity() != 0 && asked > c.capacity()) return;
   if (c.m.free && c.m.free->bytes >= asked) return;
   const std::string numbers =
       concat(format_bytes(unused), " are reserved and unused while ", format_bytes(asked),
@@ -392,6 +393,10 @@ void weigh_fragmentation(const Case& c, Findings& out) {
   }
   // A card that others fill is not freed by defragmenting this process's share.
   if (c.others && *c.others > unused * 2) weight -= 25;
+  // Windows, and memory put to sleep, count more than the card holds: the unused part is not on it.
+  if (c.capacity() != 0 && c.m.allocated->bytes + unused > c.capacity()) {
+    weight = std::min(weight, 50);
+  }
   out.add(Cause::kFragmentation, weight, numbers);
   if (c.late && weight >= kLikelyFrom) {
     out.add(Cause::kVariableShapes, weight - 12,

@@ -353,7 +353,8 @@ bool read_c10(std::string_view, std::size_t, Cursor& cursor, MemoryMessage& mess
 bool read_array(std::string_view, std::size_t, Cursor& cursor, MemoryMessage& message) {
   cursor.literal("Unabletoallocate");
   const std::optional<PrintedBytes> size = cursor.size();
-  if (!size || !cursor.literal("foranarraywithshape")) return false;
+  // NumPy before 1.18 names the shape only.
+  if (!cursor.literal(size ? "foranarraywithshape" : "arraywithshape")) return false;
   message.family = MessageFamily::kArrayTooLarge;
   message.backend = "CPU";
   message.requested = size;
@@ -593,6 +594,8 @@ struct Seed {
   Reader read;
 };
 
+constexpr std::string_view kBareError = "MemoryError";
+
 // Where two seeds can begin at one place, the more telling one comes first.
 constexpr std::array kSeeds{
     Seed{"outofmemory.", read_out_of_memory},
@@ -608,6 +611,7 @@ constexpr std::array kSeeds{
     Seed{"C10OutofMemory.", read_c10},
     Seed{"Unabletoallocate", read_array},
     Seed{"std::bad_alloc", read_host_bare},
+    Seed{kBareError, read_host_bare},  // only as a whole line
     Seed{"[Errno12]Cannotallocatememory", read_host_bare},
     Seed{"Storagesizecalculationoverflowed", read_overflow},
     Seed{"CUBLAS_STATUS_ALLOC_FAILED", read_status<MessageFamily::kCublas>},
@@ -690,6 +694,13 @@ std::size_t SqueezedText::end_of_line(std::size_t at) const {
   return above == begins_.end() ? text_.size() : *above;
 }
 
+bool SqueezedText::is_whole_line(std::size_t at, std::size_t length) const {
+  const std::size_t begin = begins_.empty() ? 0 : begins_[line_of(at)];
+  const std::string_view rest =
+      std::string_view(text_).substr(at + length, end_of_line(at) - at - length);
+  return begin == at && (rest.empty() || rest == ":");
+}
+
 // What shells print when a program was killed: "Killed", "run.sh: line 3: 24181 Killed  python
 // ...",
 // "[1]    24181 killed".
@@ -732,6 +743,9 @@ std::vector<FoundMessage> read_messages(const SqueezedText& squeezed) {
     const bool bounded = kSeeds[hit.seed].read == read_exit_code;
     const std::string_view visible = bounded ? text.substr(0, squeezed.end_of_line(hit.at)) : text;
     if (bounded) cursor = Cursor(visible, hit.at);
+    if (kSeeds[hit.seed].word == kBareError && !squeezed.is_whole_line(hit.at, kBareError.size())) {
+      continue;
+    }
     if (kSeeds[hit.seed].word == "Killed" && !squeezed.is_shell_report(hit.at)) continue;
     if (!kSeeds[hit.seed].read(visible, hit.at, cursor, entry.message)) continue;
     read_to = std::max(cursor.at(), hit.at + 1);

@@ -29,6 +29,8 @@ class SqueezedText {
   std::size_t line_of(std::size_t at) const;
   // Half open: where the line of the character `at` ends in text().
   std::size_t end_of_line(std::size_t at) const;
+  // Whether the line consists of the `length` characters at `at`, and at most a colon.
+  bool is_whole_line(std::size_t at, std::size_t length) const;
   // Whether the word at `at` is a shell's report that a program was killed.
   bool is_shell_report(std::size_t at) const;
 

@@ -276,6 +276,8 @@ std::vector<MadeMessage> made_messages(unsigned seed) {
       "the limit of open files");
   plain("Windows", MessageFamily::kArrayTooLarge, "CPU",
         "[WinError 1455] The paging file is too small for this operation to complete.");
+  plain("array", MessageFamily::kArrayTooLarge, "CPU",
+        "Unable to allocate array with shape (11490542,) and data type float64");
   plain("job", MessageFamily::kJobMemoryLimit, "CPU",
         "slurmstepd: error: Detected 1 oom_kill event in StepId=11300781.0.", "oom_killevent");
   plain("job", MessageFamily::kJobMemoryLimit, "CPU", "reason: OOMKilled", "OOMKilled");

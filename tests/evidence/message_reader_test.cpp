@@ -238,6 +238,16 @@ TEST_CASE("a shell's word for a killed program is read, the word in a sentence i
   CHECK(read_text("Killed the old server, starting a new one\n").sightings.empty());
 }
 
+TEST_CASE("Python's MemoryError is read where it is the whole line") {
+  const LogEvidence log = read_text(
+      "Traceback (most recent call last):\n  File \"load.py\", line 3, in <module>\n"
+      "    rows = [0] * (1 << 40)\nMemoryError\n");
+  REQUIRE(log.sightings.size() == 1);
+  CHECK(log.sightings[0].message.family == MessageFamily::kArrayTooLarge);
+  CHECK(read_text("MemoryError: \n").sightings.size() == 1);
+  CHECK(read_text("    except MemoryError:\nsee OutOfMemoryError\n").sightings.empty());
+}
+
 TEST_CASE("talk about memory is no message") {
   for (const char* text :
        {"If out-of-memory error occurs during capture, decrease gpu_memory_utilization\n",
