@@ -943,6 +943,10 @@ void weigh_full_device(const Case& c, Findings& out) {
   } else if (m.allowed && m.allocated) {
     out.add(Cause::kBatchOrInputTooLarge, 48,
             concat(size(m.allocated), " are allocated of ", size(m.allowed), " that are allowed"));
+  } else if (m.requested && m.this_process && m.capacity) {
+    out.add(Cause::kBatchOrInputTooLarge, working ? 54 : 44,
+            concat("this process holds ", size(m.this_process), " of ", size(m.capacity),
+                   " and needs ", size(m.requested), " more; the message breaks off there"));
   } else if (working) {
     out.add(Cause::kBatchOrInputTooLarge, 52,
             concat("raised in the ", phase_name(c.phase),

@@ -249,6 +249,7 @@ class Reader {
     tidied_.clear();
     tidy_line(raw, number, tidied_);
     for (LogLine& one : tidied_) {
+      join_broken_message(one);
       window_bytes_ += one.text.size() + sizeof(LogLine);
       window_.push_back(std::move(one));
     }
@@ -273,6 +274,24 @@ class Reader {
   }
 
  private:
+  // A terminal that breaks a rank's long line sets no prefix on the rest.
+  void join_broken_message(LogLine& one) {
+    const std::string& text = one.text;
+    const bool begins = text.starts_with("Traceback (") || text.starts_with("File \"") ||
+                        text.starts_with("  File \"");
+    if (!one.lane.empty()) {
+      broken_lane_ = contains(text, "Tried to allocate") ? one.lane : std::string();
+      broken_lines_ = 0;
+    } else if (broken_lane_.empty() || text.empty() || begins || ++broken_lines_ > 4) {
+      broken_lane_.clear();
+    } else {
+      one.lane = broken_lane_;
+    }
+    if (text.ends_with(')') || (text.ends_with('.') && contains(text, "reserved"))) {
+      broken_lane_.clear();
+    }
+  }
+
   void read_window(bool whole) {
     const std::size_t size = window_.size();
     const std::size_t report_to =
@@ -402,6 +421,8 @@ class Reader {
   LogEvidence& evidence_;
   std::vector<LogLine> window_;
   std::vector<LogLine> tidied_;
+  std::string broken_lane_;  // whose message goes on where a line has no prefix; empty: none
+  int broken_lines_ = 0;
   std::size_t window_bytes_ = 0;
   std::size_t reported_ = 0;  // lines of the window whose messages are known already
 };

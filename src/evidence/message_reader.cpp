@@ -679,7 +679,8 @@ SqueezedText::SqueezedText(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
     begins_.push_back(text_.size());
     for (const char c : line) {
-      if (c != ' ') text_ += c;
+      // Reports that people copied set the message in bold: **CUDA out of memory**.
+      if (c != ' ' && c != '*') text_ += c;
     }
   }
 }

@@ -186,6 +186,35 @@ TEST_CASE("messages of ranks that write between each other's lines are told apar
   }
 }
 
+TEST_CASE("a rank's message goes on where the terminal broke it without a prefix") {
+  const std::string head =
+      "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 8.36 GiB. GPU 1 has "
+      "a "
+      "total capacity of 47.50 GiB of which 1.52 GiB is free. Including non-PyTorch memory, this "
+      "process has 45.97 GiB memory in use. Of the allocated memory 4\n";
+  const std::string tail =
+      "0.30 GiB is allocated by PyTorch, and 4.91 GiB is reserved by PyTorch but unallocated.\n";
+  const LogEvidence log = read_text(head + tail);
+  REQUIRE(log.sightings.size() == 1);
+  CHECK(log.sightings[0].lane == "rank1");
+  REQUIRE(log.sightings[0].message.allocated.has_value());
+  CHECK(format_bytes(log.sightings[0].message.allocated->bytes) == "40.3 GiB");
+  // Another rank's line ends it, and so does a traceback of no rank.
+  for (const char* between : {"[rank2]: step 3\n", "Traceback (most recent call last):\n"}) {
+    const LogEvidence apart = read_text(head + between + tail);
+    REQUIRE(!apart.sightings.empty());
+    CHECK_FALSE(apart.sightings[0].message.reserved_unallocated.has_value());
+  }
+}
+
+TEST_CASE("bold type of a copied report does no harm") {
+  const LogEvidence log = read_text(
+      "torch.cuda.OutOfMemoryError: **CUDA out of memory**. Tried to allocate 50.10 GiB. GPU 0 has "
+      "a total capacity of 79.15 GiB of which 29.90 GiB is free.\n");
+  REQUIRE(log.sightings.size() == 1);
+  CHECK(format_bytes(log.sightings[0].message.requested->bytes) == "50.1 GiB");
+}
+
 TEST_CASE("a message that is cut off gives what is there") {
   const LogEvidence log = read_text(
       "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 11.17 GiB total\n");
