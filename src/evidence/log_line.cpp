@@ -213,6 +213,41 @@ std::size_t syslog_sender(std::string_view text) {
   return i < text.size() && text[i] == ':' ? i + 1 : 0;
 }
 
+// What loggers set between the time and the text: "- trainer - ERROR - ", "| ERROR | module:run:12
+// -
+// ", "[trainer][ERROR] - ". The level stands between separators, or it is a word of the text.
+std::size_t logger_fields(std::string_view text) {
+  constexpr std::size_t kMaxBefore = 60;
+  for (const std::string_view level : {"INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "DEBUG"}) {
+    const std::size_t at = text.substr(0, kMaxBefore).find(level);
+    if (at == std::string_view::npos) continue;
+    const std::string_view before = trimmed(text.substr(0, at));
+    if (!before.empty() && std::string_view("-|[").find(before.back()) == std::string_view::npos) {
+      continue;
+    }
+    const std::string_view after = text.substr(at + level.size());
+    const std::string_view separated = trimmed(after);
+    if (separated.empty() ||
+        std::string_view("-|]:").find(separated[0]) == std::string_view::npos) {
+      continue;
+    }
+    std::size_t i = static_cast<std::size_t>(separated.data() - text.data());
+    const bool place = separated[0] == '|';
+    while (i < text.size() && std::string_view("-|]: ").find(text[i]) != std::string_view::npos)
+      ++i;
+    if (place) {
+      // "module:run:12 - "
+      const std::size_t end = text.find(' ', i);
+      if (end != std::string_view::npos && text.substr(end).starts_with(" - ") &&
+          text.substr(i, end - i).find(':') != std::string_view::npos) {
+        i = end + 3;
+      }
+    }
+    return i;
+  }
+  return 0;
+}
+
 // Cuts one prefix off the front of `text`; writes what it says of the lane. False when none is
 // left.
 bool cut_prefix(std::string_view& text, std::string& lane) {
@@ -224,7 +259,10 @@ bool cut_prefix(std::string_view& text, std::string& lane) {
   };
   // Quoting of mail and of issue trackers, pytest's error lines.
   if (text.starts_with("> ") || text.starts_with(">> ") || text.starts_with("E  ")) return cut(2);
-  if (const std::size_t stamp = time_stamp(text); stamp != 0) return cut(stamp);
+  if (const std::size_t stamp = time_stamp(text); stamp != 0) {
+    cut(stamp);
+    return cut(logger_fields(text));
+  }
   if (const std::size_t stamp = syslog_stamp(text); stamp != 0) {
     cut(stamp);
     return cut(syslog_sender(text));
@@ -311,8 +349,16 @@ bool cut_prefix(std::string_view& text, std::string& lane) {
       return cut(i + 1);
     }
     for (const std::string_view level : {"INFO", "WARNING", "ERROR", "CRITICAL", "DEBUG"}) {
-      if (name == level &&
-          (after.starts_with(":") || after.starts_with(" -") || time_stamp(trimmed(after)) != 0)) {
+      if (name != level) continue;
+      if (after.starts_with(":")) {
+        // "ERROR:root:text", Python's default; exceptions' names begin with a capital.
+        std::size_t end = 1;
+        while (end < after.size() && (is_word(after[end]) || after[end] == '.')) ++end;
+        const bool named =
+            end < after.size() && after[end] == ':' && after[1] >= 'a' && after[1] <= 'z';
+        return cut(i + 1 + (named ? end : 0));
+      }
+      if (after.starts_with(" -") || time_stamp(trimmed(after)) != 0) {
         return cut(i + 1);
       }
     }

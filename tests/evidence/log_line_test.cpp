@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <string>
+
 using namespace lowtide;
 
 namespace {
@@ -29,6 +31,18 @@ TEST_CASE("time stamps and levels go, numbers stay") {
   CHECK(only("2024-05-02 10:11:12,123 - ERROR - step 4").text == "step 4");
   CHECK(only("[2024-05-02 10:11:12] step 4").text == "step 4");
   CHECK(only("ERROR 04-30 16:21:27 [engine.py:160] step 4").text == "step 4");
+  for (const char* logger :
+       {"2024-05-02 10:11:12,123 - train.loop - ERROR - ",
+        "2024/05/02 10:11:12 - mmengine - INFO - ",
+        "2024-05-02 10:11:12.123 | ERROR    | train.loop:run:12 - ",
+        "[2024-05-02 10:11:12,123][train.loop][ERROR] - ",
+        "2024-05-02 10:11:12,123 ERROR: ", "ERROR:root:", "WARNING:train.loop:"}) {
+    INFO(logger);
+    CHECK(only(std::string(logger) + "RuntimeError: CUDA error").text ==
+          "RuntimeError: CUDA error");
+  }
+  CHECK(only("2024-05-02 10:11:12 CUDA ERROR: 2").text == "CUDA ERROR: 2");
+  CHECK(only("ERROR:RuntimeError: x").text == "RuntimeError: x");
   CHECK(only("[12345.678901] Out of memory").text == "Out of memory");
   CHECK(only("123456 items").text == "123456 items");
   CHECK(only("10.76 GiB total capacity").text == "10.76 GiB total capacity");
