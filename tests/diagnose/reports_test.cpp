@@ -105,6 +105,28 @@ TEST_CASE(
   CHECK(right * 10 >= all * 9);
 }
 
+TEST_CASE("what a logger or a launcher sets before each line changes no cause") {
+  for (const Report& report : reports("reports")) {
+    const auto plain = read(report);
+    const Cause cause = diagnose(plain).findings.front().cause;
+    for (const char* prefix :
+         {"> ", "\t", "2024-05-06T07:08:09.1234567Z ", "2024-05-06T07:08:09.123456789Z stderr F ",
+          "May 06 07:08:09 node1 python[1234]: ", "trainer-1  | ",
+          "ERROR:root:", "2024-05-06 07:08:09,123 - trainer - ERROR - ",
+          "2024-05-06 07:08:09.123 | ERROR    | train.loop:run:12 - ",
+          "[2024-05-06 07:08:09,123][trainer][ERROR] - "}) {
+      Report logged = report;
+      logged.log.clear();
+      std::istringstream lines(report.log);
+      for (std::string line; std::getline(lines, line);) logged.log += prefix + line + "\n";
+      const auto read_again = read(logged);
+      const Diagnosis diagnosis = diagnose(read_again);
+      INFO(report.name, " after '", prefix, "': ", told(diagnosis));
+      CHECK(cause_info(diagnosis.findings.front().cause).slug == cause_info(cause).slug);
+    }
+  }
+}
+
 TEST_CASE("no trap is fallen into") {
   std::size_t all = 0;
   for (const Report& report : reports("traps")) {
