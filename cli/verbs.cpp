@@ -3,7 +3,8 @@
 namespace lowtide {
 
 const std::vector<Verb>& verbs() {
-  static const std::vector<Verb> all{train_verb(), verify_verb(), doctor_verb(), lint_verb()};
+  static const std::vector<Verb> all{train_verb(), verify_verb(), explain_verb(), errors_verb(),
+                                     lint_verb(),  doctor_verb()};
   return all;
 }
 

@@ -7,6 +7,8 @@ namespace lowtide {
 
 Verb train_verb();
 Verb verify_verb();
+Verb explain_verb();
+Verb errors_verb();
 Verb doctor_verb();
 Verb lint_verb();
 
