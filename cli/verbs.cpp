@@ -3,7 +3,8 @@
 namespace lowtide {
 
 const std::vector<Verb>& verbs() {
-  static const std::vector<Verb> all{train_verb(), verify_verb(), doctor_verb()};
+  static const std::vector<Verb> all{train_verb(),    verify_verb(), doctor_verb(),
+                                     snapshot_verb(), replay_verb(), report_verb()};
   return all;
 }
 

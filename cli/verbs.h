@@ -8,5 +8,8 @@ namespace lowtide {
 Verb train_verb();
 Verb verify_verb();
 Verb doctor_verb();
+Verb snapshot_verb();
+Verb replay_verb();
+Verb report_verb();
 
 }  // namespace lowtide

@@ -61,8 +61,8 @@ void read_division_list(AllocatorSettings& settings, const std::string& setting,
     }
     const std::uint64_t mebibytes = whole_number(setting, key, 1, 65536);
     if (!std::has_single_bit(mebibytes)) refuse(setting, concat(key, " MiB is no power of two"));
-    const auto place = std::min<std::size_t>(
-        static_cast<std::size_t>(std::countr_zero(mebibytes)), all.size() - 1);
+    const auto place = std::min<std::size_t>(static_cast<std::size_t>(std::countr_zero(mebibytes)),
+                                             all.size() - 1);
     // As torch: the first entry holds for everything below it too.
     if (next == 0) std::fill(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(place), value);
     all[place] = value;
@@ -107,7 +107,8 @@ AllocatorSettings settings_of(const Snapshot& snapshot) {
 
 void apply_setting(AllocatorSettings& settings, const std::string& setting) {
   const std::size_t colon = setting.find(':');
-  if (colon == std::string::npos) refuse(setting, "write key:value, as PYTORCH_CUDA_ALLOC_CONF does");
+  if (colon == std::string::npos)
+    refuse(setting, "write key:value, as PYTORCH_CUDA_ALLOC_CONF does");
   const std::string key = setting.substr(0, colon);
   const std::string value = setting.substr(colon + 1);
   constexpr std::uint64_t kMaxMebibytes = std::uint64_t{1} << 40;

@@ -7,8 +7,8 @@
 // unmapped ones stand in a set of their own, by address. Mapping takes whole pages from the lowest
 // place with room.
 //
-// Tested by tests/allocator/caching_allocator_test.cpp against a slow model that keeps a plain list,
-// and by trace_replay_test.cpp against traces.
+// Tested by tests/allocator/caching_allocator_test.cpp against a slow model that keeps a plain
+// list, and by trace_replay_test.cpp against traces.
 
 #include "src/allocator/caching_allocator.h"
 
@@ -267,8 +267,8 @@ BlockId CachingAllocator::find_expandable(const Request& request) {
   const auto is_free = [&](BlockId id) { return id != kNone && !blocks_[id].in_use; };
   const std::uint64_t stream = request.lane.stream;
   const auto& unmapped = pools_[request.pool].unmapped;
-  for (auto at = unmapped.lower_bound({stream, 0, 0});
-       at != unmapped.end() && at->stream == stream; ++at) {
+  for (auto at = unmapped.lower_bound({stream, 0, 0}); at != unmapped.end() && at->stream == stream;
+       ++at) {
     BlockId first = at->id;
     if (is_free(blocks_[first].previous)) first = blocks_[first].previous;
     Bytes room = 0;
@@ -278,8 +278,7 @@ BlockId CachingAllocator::find_expandable(const Request& request) {
     if (room >= request.size) return first;
   }
   const std::uint64_t address = place(kMadeReservation, request.lane, true);
-  return make_reservation(address, kMadeReservation, request.lane,
-                          pools_[request.pool].is_small);
+  return make_reservation(address, kMadeReservation, request.lane, pools_[request.pool].is_small);
 }
 
 // Backs the first `size` bytes of an unmapped block, in whole pages. The block may grow by joining
@@ -386,9 +385,8 @@ void CachingAllocator::empty_cache() {
 
 void CachingAllocator::collect_garbage(std::uint32_t pool_index) {
   Pool& pool = pools_[pool_index];
-  const auto threshold =
-      static_cast<Bytes>(options_.settings.garbage_collection_threshold *
-                         static_cast<double>(options_.capacity));
+  const auto threshold = static_cast<Bytes>(options_.settings.garbage_collection_threshold *
+                                            static_cast<double>(options_.capacity));
   if (reserved_ <= threshold) return;
   const Bytes target = reserved_ - threshold;
   Bytes reclaimed = 0;
@@ -420,7 +418,8 @@ void CachingAllocator::collect_garbage(std::uint32_t pool_index) {
   }
 }
 
-// With a max_split_size: gives back one large block that would do, or the largest ones until they do.
+// With a max_split_size: gives back one large block that would do, or the largest ones until they
+// do.
 bool CachingAllocator::release_oversize(const Request& request) {
   const Bytes limit = options_.settings.max_split_size;
   if (limit == AllocatorSettings::kNoLimit) return false;

@@ -35,7 +35,8 @@ class CachingAllocator {
  public:
   // Where the next piece of memory lies, if that is known: for a segment of `size`, or for the
   // reservation of an expandable one. nullopt: anywhere that is free.
-  using Driver = std::function<std::optional<std::uint64_t>(Bytes size, const Lane& lane, bool mapped)>;
+  using Driver =
+      std::function<std::optional<std::uint64_t>(Bytes size, const Lane& lane, bool mapped)>;
 
   struct Options {
     AllocatorSettings settings;
@@ -57,8 +58,8 @@ class CachingAllocator {
 
   // The start. A reservation is address space for expandable segments; it must be there before the
   // mapped ranges in it. A segment (a mapped range, when expandable) comes with the live blocks in
-  // it, by address; they must lie inside and not overlap, and the rest of it is free. Returns the ids
-  // of the blocks.
+  // it, by address; they must lie inside and not overlap, and the rest of it is free. Returns the
+  // ids of the blocks.
   void add_reservation(std::uint64_t address, Bytes size, const Lane& lane, bool is_small);
   std::vector<BlockId> add_segment(std::uint64_t address, Bytes size, const Lane& lane,
                                    bool is_small, bool is_expandable,

@@ -1,10 +1,10 @@
-// The snapshot knows every block at the end. Going back over the trace, an allocation takes its block
-// away and a completed free puts one there; segments come and go the same way.
+// The snapshot knows every block at the end. Going back over the trace, an allocation takes its
+// block away and a completed free puts one there; segments come and go the same way.
 //
-// What the trace lacks is the size of the blocks that were freed in it, since it has requested sizes
-// only. Their size is the rounded request, and in the large pool whatever lies between it and the next
-// live block when that is too little for a free block of its own (at most 1 MiB): that was never cut
-// off. Blocks that lived through the whole trace have their size in the snapshot.
+// What the trace lacks is the size of the blocks that were freed in it, since it has requested
+// sizes only. Their size is the rounded request, and in the large pool whatever lies between it and
+// the next live block when that is too little for a free block of its own (at most 1 MiB): that was
+// never cut off. Blocks that lived through the whole trace have their size in the snapshot.
 //
 // Tested by tests/allocator/trace_replay_test.cpp.
 
@@ -36,11 +36,7 @@ class Undo {
   StartState run() {
     read_end();
     const DeviceTrace* trace = snapshot_.trace_of(device_);
-    if (trace == nullptr || trace->count == 0) {
-      problem("no trace was recorded");
-    } else {
-      undo_all(*trace);
-    }
+    if (trace != nullptr) undo_all(*trace);
     build();
     return std::move(start_);
   }
@@ -61,7 +57,8 @@ class Undo {
         continue;
       }
       StartSegment& at = segments_[segment.address];
-      at = {segment.address, segment.size, segment.lane, segment.is_small, segment.is_expandable, {}};
+      at = {segment.address,  segment.size,          segment.lane,
+            segment.is_small, segment.is_expandable, {}};
       reserved_ += segment.size;
       std::uint64_t next = segment.address;
       for (const SnapshotBlock& block : snapshot_.blocks_of(segment)) {
@@ -154,7 +151,8 @@ class Undo {
         }
         case EventAction::kSegmentFree:
           if (overlaps(address, size)) {
-            problem(concat("event ", i, " frees a segment at ", address, ", where there is another"));
+            problem(
+                concat("event ", i, " frees a segment at ", address, ", where there is another"));
             break;
           }
           segments_[address] = {address, size, lane, size == kSmallSegment, false, {}};
@@ -212,7 +210,8 @@ class Undo {
     StartSegment* range = segment_at(address);
     if (range == nullptr || !range->is_expandable ||
         address - range->address + size > range->size || has_live(address, size)) {
-      problem(concat("event ", event, " maps ", address, ", where the snapshot has nothing mapped"));
+      problem(
+          concat("event ", event, " maps ", address, ", where the snapshot has nothing mapped"));
       return;
     }
     StartSegment rest = *range;
@@ -265,9 +264,9 @@ class Undo {
           continue;
         }
         filled = live->first + size;
-        segment.live.push_back({live->first, size, live->second.requested,
-                                live->second.pending ? BlockState::kPendingFree
-                                                     : BlockState::kAllocated});
+        segment.live.push_back(
+            {live->first, size, live->second.requested,
+             live->second.pending ? BlockState::kPendingFree : BlockState::kAllocated});
       }
     }
     if (live != live_.end()) problem("a block lies in no segment");

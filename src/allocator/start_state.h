@@ -34,8 +34,8 @@ struct StartReservation {
 struct StartState {
   std::vector<StartSegment> segments;  // by address
   std::vector<StartReservation> reservations;
-  // For each event of the trace, the lane of the request: as recorded, or by the segment that it was
-  // served from when the trace does not name pools.
+  // For each event of the trace, the lane of the request: as recorded, or by the segment that it
+  // was served from when the trace does not name pools.
   std::vector<Lane> lanes;
   Bytes peak_reserved = 0;  // of the recorded run
   // Why the trace can't be replayed exactly; empty when it can.

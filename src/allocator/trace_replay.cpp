@@ -1,10 +1,11 @@
-// A replay as recorded goes through the events in order. What the program did (alloc, free) is asked
-// of the model; what the driver side did on its own account (segments given back, pages unmapped) is
-// done to it; where new segments lie is answered from the segment events that precede an allocation.
+// A replay as recorded goes through the events in order. What the program did (alloc, free) is
+// asked of the model; what the driver side did on its own account (segments given back, pages
+// unmapped) is done to it; where new segments lie is answered from the segment events that precede
+// an allocation.
 //
-// A what-if replay takes the program's part only. Segments that were given back in the recording are
-// a call of empty_cache, which the program would make again, unless room was needed just then, in
-// which case the allocator did it itself, and does so in the model when it has to: the recording
+// A what-if replay takes the program's part only. Segments that were given back in the recording
+// are a call of empty_cache, which the program would make again, unless room was needed just then,
+// in which case the allocator did it itself, and does so in the model when it has to: the recording
 // shows a new segment right after, one that did not fit under the largest total ever recorded.
 //
 // Tested by tests/allocator/trace_replay_test.cpp.
@@ -12,7 +13,6 @@
 #include "src/allocator/trace_replay.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 namespace lowtide {
 namespace {
@@ -101,7 +101,8 @@ void DeviceReplay::find_live_blocks() {
       }
     }
     const EventColumns& events = snapshot_.events;
-    const auto freed = has_completed_frees_ ? EventAction::kFreeCompleted : EventAction::kFreeRequested;
+    const auto freed =
+        has_completed_frees_ ? EventAction::kFreeCompleted : EventAction::kFreeRequested;
     for (std::uint32_t i = trace_.count; i-- > 0;) {
       const std::uint32_t row = trace_.first + i;
       if (events.action[row] == EventAction::kAlloc) live.erase(events.address[row]);
@@ -117,7 +118,8 @@ void DeviceReplay::find_live_blocks() {
   }
   // The peak, for what is asked for first when the largest comes first.
   const EventColumns& events = snapshot_.events;
-  const auto freed = has_completed_frees_ ? EventAction::kFreeCompleted : EventAction::kFreeRequested;
+  const auto freed =
+      has_completed_frees_ ? EventAction::kFreeCompleted : EventAction::kFreeRequested;
   std::unordered_map<std::uint64_t, std::pair<Bytes, Lane>> made;
   Bytes now = 0;
   for (const auto& [block, lane] : live_at_start_) now += block.requested;
@@ -155,13 +157,27 @@ void DeviceReplay::find_live_blocks() {
   });
 }
 
+void DeviceReplay::add_start(CachingAllocator& allocator,
+                             std::unordered_map<std::uint64_t, BlockId>& blocks) const {
+  for (const StartReservation& reservation : start_.reservations) {
+    allocator.add_reservation(reservation.address, reservation.size, reservation.lane,
+                              reservation.is_small);
+  }
+  for (const StartSegment& segment : start_.segments) {
+    const std::vector<BlockId> ids =
+        allocator.add_segment(segment.address, segment.size, segment.lane, segment.is_small,
+                              segment.is_expandable, segment.live);
+    for (std::size_t i = 0; i < ids.size(); ++i) blocks[segment.live[i].address] = ids[i];
+  }
+}
+
 RecordedReplay DeviceReplay::as_recorded() const {
   RecordedReplay result;
   const EventColumns& events = snapshot_.events;
   for (std::uint32_t i = 0; i < trace_.count; ++i) {
     result.allocations += events.action[trace_.first + i] == EventAction::kAlloc;
   }
-  if (!is_exact() && trace_.count > 0) return result;
+  if (!is_exact()) return result;
 
   // Segment events that no request has asked for yet.
   struct Pending {
@@ -185,16 +201,7 @@ RecordedReplay DeviceReplay::as_recorded() const {
   };
   CachingAllocator allocator({.settings = settings_, .driver = driver});
   std::unordered_map<std::uint64_t, BlockId> blocks;  // by the recorded address
-  for (const StartReservation& reservation : start_.reservations) {
-    allocator.add_reservation(reservation.address, reservation.size, reservation.lane,
-                              reservation.is_small);
-  }
-  for (const StartSegment& segment : start_.segments) {
-    const std::vector<BlockId> ids =
-        allocator.add_segment(segment.address, segment.size, segment.lane, segment.is_small,
-                              segment.is_expandable, segment.live);
-    for (std::size_t i = 0; i < ids.size(); ++i) blocks[segment.live[i].address] = ids[i];
-  }
+  add_start(allocator, blocks);
   bool driver_differs = false;
   const auto differs_at = [&](std::uint32_t event) {
     if (!result.first_difference) result.first_difference = event;
@@ -234,8 +241,8 @@ RecordedReplay DeviceReplay::as_recorded() const {
         break;
       case EventAction::kSegmentAlloc:
       case EventAction::kSegmentMap:
-        pending.push_back({address, size, lane.stream,
-                           events.action[row] == EventAction::kSegmentMap});
+        pending.push_back(
+            {address, size, lane.stream, events.action[row] == EventAction::kSegmentMap});
         break;
       case EventAction::kSegmentFree:
         if (!allocator.release_segment(address, size)) {
@@ -278,35 +285,13 @@ WhatIfResult DeviceReplay::what_if(const WhatIf& change) const {
     result.failed_event = event;
     result.failed_request = request;
   };
-  // Under other settings the start would have been laid out otherwise: its blocks are asked for
-  // again, in the order of their addresses.
-  bool as_it_was = is_exact() && settings == settings_;
+  // On another card or under other settings the start would have been laid out otherwise: its
+  // blocks are asked for again, in the order of their addresses.
+  const bool as_it_was = is_exact() && settings == settings_ &&
+                         change.capacity == AllocatorSettings::kNoLimit && !change.from_empty;
   if (as_it_was) {
-    Bytes reserved = 0;
-    for (const StartSegment& segment : start_.segments) reserved += segment.size;
-    Bytes needed = 0;
-    for (const StartSegment& segment : start_.segments) {
-      // The allocator would have given back what is free, had the card been smaller.
-      if (!segment.live.empty() || segment.is_expandable || reserved <= change.capacity) {
-        needed += segment.size;
-      }
-    }
-    as_it_was = needed <= change.capacity;
-    if (as_it_was) {
-      for (const StartReservation& reservation : start_.reservations) {
-        allocator.add_reservation(reservation.address, reservation.size, reservation.lane,
-                                  reservation.is_small);
-      }
-      for (const StartSegment& segment : start_.segments) {
-        if (segment.live.empty() && !segment.is_expandable && reserved > change.capacity) continue;
-        const std::vector<BlockId> ids =
-            allocator.add_segment(segment.address, segment.size, segment.lane, segment.is_small,
-                                  segment.is_expandable, segment.live);
-        for (std::size_t i = 0; i < ids.size(); ++i) blocks[segment.live[i].address] = ids[i];
-      }
-    }
-  }
-  if (!as_it_was) {
+    add_start(allocator, blocks);
+  } else {
     for (const auto& [block, lane] : live_at_start_) {
       const auto made = allocator.allocate(block.requested, lane);
       if (!made) {
@@ -385,6 +370,7 @@ WhatIfResult DeviceReplay::what_if(const WhatIf& change) const {
 Bytes DeviceReplay::smallest_capacity(const AllocatorSettings& settings) const {
   WhatIf change;
   change.settings = settings;
+  change.from_empty = true;
   const auto completes = [&](Bytes pages) {
     change.capacity = pages * kDriverPage;
     return what_if(change).completes;

@@ -1,6 +1,6 @@
 #pragma once
-// Feeds the requests of a recorded trace to the model of the allocator: as recorded, to see that the
-// model is exact; or on a smaller card, with other settings, to see what would have happened.
+// Feeds the requests of a recorded trace to the model of the allocator: as recorded, to see that
+// the model is exact; or on a smaller card, with other settings, to see what would have happened.
 //
 //   DeviceReplay replay(snapshot, device);
 //   replay.as_recorded().addresses_matched;          // of .allocations
@@ -8,12 +8,14 @@
 //   replay.smallest_capacity(replay.settings());
 //
 // Only sizes, streams, pools and the order of requests and frees go into the model; where blocks
-// land comes out of it. Where the driver put segments is taken from the trace when it is replayed as
-// recorded, and made up otherwise.
+// land comes out of it. Where the driver put segments is taken from the trace when it is replayed
+// as recorded, and made up otherwise.
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "src/allocator/allocator_settings.h"
@@ -34,8 +36,12 @@ struct RecordedReplay {
 
 struct WhatIf {
   Bytes capacity = AllocatorSettings::kNoLimit;
-  std::optional<AllocatorSettings> settings;      // as recorded when absent
-  std::optional<std::uint32_t> empty_cache_before;  // event before which the program empties the cache
+  std::optional<AllocatorSettings> settings;  // as recorded when absent
+  std::optional<std::uint32_t>
+      empty_cache_before;  // event before which the program empties the cache
+  // Begins on an empty card, with the blocks that lived at the start requested again. Always so
+  // with a capacity or with other settings; else the start is as it was.
+  bool from_empty = false;
   // The blocks that live at the peak are requested and freed once before the trace, largest first:
   // what running the largest batch first does.
   bool largest_first = false;
@@ -58,9 +64,9 @@ class DeviceReplay {
 
   std::int64_t device() const { return device_; }
   const AllocatorSettings& settings() const { return settings_; }
-  // Why it can't be exact; empty when it can. What-ifs are estimates then: they begin with the live
-  // blocks of the start requested anew.
+  // Why it can't be exact; empty when it can. What-ifs are estimates then.
   const std::vector<std::string>& problems() const { return start_.problems; }
+  bool has_trace() const { return trace_.count > 0; }
 
   RecordedReplay as_recorded() const;
   WhatIfResult what_if(const WhatIf& change) const;
@@ -69,8 +75,9 @@ class DeviceReplay {
   Bytes smallest_capacity(const AllocatorSettings& settings) const;
 
  private:
-  struct Request;
   bool is_exact() const { return start_.problems.empty(); }
+  void add_start(CachingAllocator& allocator,
+                 std::unordered_map<std::uint64_t, BlockId>& blocks) const;
   Lane lane_of(std::uint32_t event) const;
   void find_cache_emptyings();
   void find_live_blocks();

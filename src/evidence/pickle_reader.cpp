@@ -4,11 +4,11 @@
 // above the last mark into the container below it. Python batches by a thousand; libtorch puts one
 // mark around a whole trace, so the stack may hold a million handles of eight bytes.
 //
-// A container is offered to the folder each time it gets contents. Python numbers a container in its
-// memo before filling it and libtorch after, so a handle of it may be in the memo already when it is
-// folded: both name a cell, and the cell knows what has become of it. A container that is inside
-// another one is done: no pickler adds to it later, except for data that contain themselves, which
-// are refused.
+// A container is offered to the folder each time it gets contents. Python numbers a container in
+// its memo before filling it and libtorch after, so a handle of it may be in the memo already when
+// it is folded: both name a cell, and the cell knows what has become of it. A container that is
+// inside another one is done: no pickler adds to it later, except for data that contain themselves,
+// which are refused.
 //
 // Tested by tests/evidence/pickle_reader_test.cpp.
 
@@ -40,75 +40,144 @@ constexpr std::size_t kMaxCells = 0xfffffff0u;
 // Instruction names as Python's pickletools gives them, for refusals. Null: no such instruction.
 const char* instruction_name(std::uint8_t code) {
   switch (code) {
-    case '(': return "MARK";
-    case '.': return "STOP";
-    case '0': return "POP";
-    case '1': return "POP_MARK";
-    case '2': return "DUP";
-    case 'F': return "FLOAT";
-    case 'I': return "INT";
-    case 'J': return "BININT";
-    case 'K': return "BININT1";
-    case 'L': return "LONG";
-    case 'M': return "BININT2";
-    case 'N': return "NONE";
-    case 'P': return "PERSID";
-    case 'Q': return "BINPERSID";
-    case 'R': return "REDUCE";
-    case 'S': return "STRING";
-    case 'T': return "BINSTRING";
-    case 'U': return "SHORT_BINSTRING";
-    case 'V': return "UNICODE";
-    case 'X': return "BINUNICODE";
-    case 'a': return "APPEND";
-    case 'b': return "BUILD";
-    case 'c': return "GLOBAL";
-    case 'd': return "DICT";
-    case '}': return "EMPTY_DICT";
-    case 'e': return "APPENDS";
-    case 'g': return "GET";
-    case 'h': return "BINGET";
-    case 'i': return "INST";
-    case 'j': return "LONG_BINGET";
-    case 'l': return "LIST";
-    case ']': return "EMPTY_LIST";
-    case 'o': return "OBJ";
-    case 'p': return "PUT";
-    case 'q': return "BINPUT";
-    case 'r': return "LONG_BINPUT";
-    case 's': return "SETITEM";
-    case 't': return "TUPLE";
-    case ')': return "EMPTY_TUPLE";
-    case 'u': return "SETITEMS";
-    case 'G': return "BINFLOAT";
-    case 'B': return "BINBYTES";
-    case 'C': return "SHORT_BINBYTES";
-    case 0x80: return "PROTO";
-    case 0x81: return "NEWOBJ";
-    case 0x82: return "EXT1";
-    case 0x83: return "EXT2";
-    case 0x84: return "EXT4";
-    case 0x85: return "TUPLE1";
-    case 0x86: return "TUPLE2";
-    case 0x87: return "TUPLE3";
-    case 0x88: return "NEWTRUE";
-    case 0x89: return "NEWFALSE";
-    case 0x8a: return "LONG1";
-    case 0x8b: return "LONG4";
-    case 0x8c: return "SHORT_BINUNICODE";
-    case 0x8d: return "BINUNICODE8";
-    case 0x8e: return "BINBYTES8";
-    case 0x8f: return "EMPTY_SET";
-    case 0x90: return "ADDITEMS";
-    case 0x91: return "FROZENSET";
-    case 0x92: return "NEWOBJ_EX";
-    case 0x93: return "STACK_GLOBAL";
-    case 0x94: return "MEMOIZE";
-    case 0x95: return "FRAME";
-    case 0x96: return "BYTEARRAY8";
-    case 0x97: return "NEXT_BUFFER";
-    case 0x98: return "READONLY_BUFFER";
-    default: return nullptr;
+    case '(':
+      return "MARK";
+    case '.':
+      return "STOP";
+    case '0':
+      return "POP";
+    case '1':
+      return "POP_MARK";
+    case '2':
+      return "DUP";
+    case 'F':
+      return "FLOAT";
+    case 'I':
+      return "INT";
+    case 'J':
+      return "BININT";
+    case 'K':
+      return "BININT1";
+    case 'L':
+      return "LONG";
+    case 'M':
+      return "BININT2";
+    case 'N':
+      return "NONE";
+    case 'P':
+      return "PERSID";
+    case 'Q':
+      return "BINPERSID";
+    case 'R':
+      return "REDUCE";
+    case 'S':
+      return "STRING";
+    case 'T':
+      return "BINSTRING";
+    case 'U':
+      return "SHORT_BINSTRING";
+    case 'V':
+      return "UNICODE";
+    case 'X':
+      return "BINUNICODE";
+    case 'a':
+      return "APPEND";
+    case 'b':
+      return "BUILD";
+    case 'c':
+      return "GLOBAL";
+    case 'd':
+      return "DICT";
+    case '}':
+      return "EMPTY_DICT";
+    case 'e':
+      return "APPENDS";
+    case 'g':
+      return "GET";
+    case 'h':
+      return "BINGET";
+    case 'i':
+      return "INST";
+    case 'j':
+      return "LONG_BINGET";
+    case 'l':
+      return "LIST";
+    case ']':
+      return "EMPTY_LIST";
+    case 'o':
+      return "OBJ";
+    case 'p':
+      return "PUT";
+    case 'q':
+      return "BINPUT";
+    case 'r':
+      return "LONG_BINPUT";
+    case 's':
+      return "SETITEM";
+    case 't':
+      return "TUPLE";
+    case ')':
+      return "EMPTY_TUPLE";
+    case 'u':
+      return "SETITEMS";
+    case 'G':
+      return "BINFLOAT";
+    case 'B':
+      return "BINBYTES";
+    case 'C':
+      return "SHORT_BINBYTES";
+    case 0x80:
+      return "PROTO";
+    case 0x81:
+      return "NEWOBJ";
+    case 0x82:
+      return "EXT1";
+    case 0x83:
+      return "EXT2";
+    case 0x84:
+      return "EXT4";
+    case 0x85:
+      return "TUPLE1";
+    case 0x86:
+      return "TUPLE2";
+    case 0x87:
+      return "TUPLE3";
+    case 0x88:
+      return "NEWTRUE";
+    case 0x89:
+      return "NEWFALSE";
+    case 0x8a:
+      return "LONG1";
+    case 0x8b:
+      return "LONG4";
+    case 0x8c:
+      return "SHORT_BINUNICODE";
+    case 0x8d:
+      return "BINUNICODE8";
+    case 0x8e:
+      return "BINBYTES8";
+    case 0x8f:
+      return "EMPTY_SET";
+    case 0x90:
+      return "ADDITEMS";
+    case 0x91:
+      return "FROZENSET";
+    case 0x92:
+      return "NEWOBJ_EX";
+    case 0x93:
+      return "STACK_GLOBAL";
+    case 0x94:
+      return "MEMOIZE";
+    case 0x95:
+      return "FRAME";
+    case 0x96:
+      return "BYTEARRAY8";
+    case 0x97:
+      return "NEXT_BUFFER";
+    case 0x98:
+      return "READONLY_BUFFER";
+    default:
+      return nullptr;
   }
 }
 
@@ -271,9 +340,7 @@ class PickleMachine {
   }
 
  private:
-  std::uint64_t offset() const {
-    return passed_ + static_cast<std::uint64_t>(at_ - buffer_.get());
-  }
+  std::uint64_t offset() const { return passed_ + static_cast<std::uint64_t>(at_ - buffer_.get()); }
 
   std::string where() const {
     std::string good = folder_ != nullptr ? folder_->progress() : std::string();
@@ -291,12 +358,11 @@ class PickleMachine {
   [[noreturn]] void refuse_cut() const {
     const std::uint64_t length = passed_ + static_cast<std::uint64_t>(end_ - buffer_.get());
     std::string good = folder_ != nullptr ? folder_->progress() : std::string();
-    throw FormatError(
-        "LT0712",
-        concat("cannot read ", source_.name(), ": it is cut off after ", length,
-               " bytes; good until byte ", instruction_, good.empty() ? "" : ": ", good,
-               ". Write or fetch it again"),
-        {{"offset", static_cast<std::int64_t>(instruction_)}});
+    throw FormatError("LT0712",
+                      concat("cannot read ", source_.name(), ": it is cut off after ", length,
+                             " bytes; good until byte ", instruction_, good.empty() ? "" : ": ",
+                             good, ". Write or fetch it again"),
+                      {{"offset", static_cast<std::int64_t>(instruction_)}});
   }
 
   [[noreturn]] void refuse_limit(const std::string& what) const {
@@ -329,8 +395,9 @@ class PickleMachine {
     };
     if (begin.empty()) refuse("it is empty. Write or fetch it again");
     if (begin.starts_with("PK")) {
-      refuse("it is a zip archive, as torch.save writes. Take the pickle out of it, with "
-             "unzip -p FILE '*/data.pkl' > snapshot.pickle");
+      refuse(
+          "it is a zip archive, as torch.save writes. Take the pickle out of it, with "
+          "unzip -p FILE '*/data.pkl' > snapshot.pickle");
     }
     if (begin.starts_with("\x1f\x8b")) refuse("it is compressed. Unpack it first, with gunzip");
     if (begin.starts_with("version https://git-lfs")) {
@@ -339,7 +406,8 @@ class PickleMachine {
     if (static_cast<std::uint8_t>(begin[0]) != 0x80) {
       const std::string hint =
           begin[0] == '{' || begin[0] == '[' ? "it looks like JSON" : "it is no pickle";
-      refuse(concat(hint, " (it begins with byte ", hexadecimal(static_cast<std::uint8_t>(begin[0])),
+      refuse(concat(hint, " (it begins with byte ",
+                    hexadecimal(static_cast<std::uint8_t>(begin[0])),
                     " where a pickle of protocol 2 to 5 has 0x80). Snapshots are written by "
                     "torch.cuda.memory._dump_snapshot"));
     }
@@ -491,8 +559,7 @@ class PickleMachine {
   }
 
   void set_items(std::size_t first) {
-    PickleHeap::Cell& cell =
-        container_below(first, PickleValue::Kind::kDict, heap_.dict_cells_);
+    PickleHeap::Cell& cell = container_below(first, PickleValue::Kind::kDict, heap_.dict_cells_);
     if ((stack_.size() - first) % 2 != 0) refuse_damaged("a dict has a key without a value");
     store(first);
     std::span<const PickleValue> items = above(first);
@@ -529,8 +596,7 @@ class PickleMachine {
   }
 
   void append_items(std::size_t first) {
-    PickleHeap::Cell& cell =
-        container_below(first, PickleValue::Kind::kList, heap_.list_cells_);
+    PickleHeap::Cell& cell = container_below(first, PickleValue::Kind::kList, heap_.list_cells_);
     store(first);
     const std::span<const PickleValue> items = above(first);
     if (folder_ != nullptr && !items.empty() && cell.form != PickleHeap::Form::kPlain) {

@@ -4,10 +4,10 @@
 //   MyFolder folder(heap);                              // may be nullptr: plain containers only
 //   PickleValue root = read_pickle(source, heap, &folder);
 //
-// Pickle is a program for a stack machine, and Python's own loader calls whatever the program names.
-// This one knows the instructions that build data (None, booleans, integers up to 64 bits, floats,
-// texts, tuples, lists, dicts) in protocols 2 to 5, as Python writes them and as libtorch's pickler
-// does, and refuses every other by name and offset.
+// Pickle is a program for a stack machine, and Python's own loader calls whatever the program
+// names. This one knows the instructions that build data (None, booleans, integers up to 64 bits,
+// floats, texts, tuples, lists, dicts) in protocols 2 to 5, as Python writes them and as libtorch's
+// pickler does, and refuses every other by name and offset.
 //
 // Bounded: memory is in proportion to the bytes read (a length in the file is believed only as far
 // as bytes follow), time is linear, and nothing recurses.
@@ -42,8 +42,8 @@ class ByteSource {
   std::span<const std::byte> memory_;
 };
 
-// Takes containers out of the pickle as soon as they are filled, so that a million dicts become rows
-// of a table and are never held as dicts.
+// Takes containers out of the pickle as soon as they are filled, so that a million dicts become
+// rows of a table and are never held as dicts.
 class PickleFolder {
  public:
   virtual ~PickleFolder() = default;
@@ -51,8 +51,8 @@ class PickleFolder {
   // it was not folded yet (then `items` are all there are). Returns the record, or kNone to keep it
   // as a dict.
   virtual PickleValue fold_dict(PickleValue record, std::span<const PickleValue> items) = 0;
-  // The same for elements appended to a list. A list that was folded and can't take `items` any more
-  // is turned back by unfold_list.
+  // The same for elements appended to a list. A list that was folded and can't take `items` any
+  // more is turned back by unfold_list.
   virtual PickleValue fold_list(PickleValue record, std::span<const PickleValue> items) = 0;
   virtual std::vector<PickleValue> unfold_list(PickleValue record) = 0;
   // What has been read so far, for messages about damaged files: "12 segments, 340 events".

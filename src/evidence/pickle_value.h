@@ -86,15 +86,13 @@ class PickleHeap {
   PickleValue integer(std::int64_t value);
   PickleValue unsigned_integer(std::uint64_t value);
   PickleValue number(double value);
-  PickleValue text(std::string_view text) {
-    return {PickleValue::Kind::kText, texts.intern(text)};
-  }
+  PickleValue text(std::string_view text) { return {PickleValue::Kind::kText, texts.intern(text)}; }
   PickleValue tuple(std::span<const PickleValue> elements);
   PickleValue make_list();
   PickleValue make_dict();
 
-  // The elements of a list or tuple, the pairs of a dict; none for other kinds. A container that was
-  // folded has none either: see folded().
+  // The elements of a list or tuple, the pairs of a dict; none for other kinds. A container that
+  // was folded has none either: see folded().
   std::vector<PickleValue> elements(PickleValue value) const;
   const std::vector<Pair>& pairs(PickleValue dict) const;
   // The record that a list or dict has become; otherwise the value itself.

@@ -8,16 +8,26 @@ namespace lowtide {
 
 const char* action_name(EventAction action) {
   switch (action) {
-    case EventAction::kAlloc: return "alloc";
-    case EventAction::kFreeRequested: return "free_requested";
-    case EventAction::kFreeCompleted: return "free_completed";
-    case EventAction::kSegmentAlloc: return "segment_alloc";
-    case EventAction::kSegmentFree: return "segment_free";
-    case EventAction::kSegmentMap: return "segment_map";
-    case EventAction::kSegmentUnmap: return "segment_unmap";
-    case EventAction::kSnapshot: return "snapshot";
-    case EventAction::kOom: return "oom";
-    case EventAction::kOther: return "other";
+    case EventAction::kAlloc:
+      return "alloc";
+    case EventAction::kFreeRequested:
+      return "free_requested";
+    case EventAction::kFreeCompleted:
+      return "free_completed";
+    case EventAction::kSegmentAlloc:
+      return "segment_alloc";
+    case EventAction::kSegmentFree:
+      return "segment_free";
+    case EventAction::kSegmentMap:
+      return "segment_map";
+    case EventAction::kSegmentUnmap:
+      return "segment_unmap";
+    case EventAction::kSnapshot:
+      return "snapshot";
+    case EventAction::kOom:
+      return "oom";
+    case EventAction::kOther:
+      return "other";
   }
   return "";
 }

@@ -6,9 +6,9 @@
 //   for (const DeviceTrace& trace : snapshot.traces) { .. }
 //   snapshot.frames_of(stack);                                  // innermost first
 //
-// `segments` and `blocks` are the allocator's state when the snapshot was taken; `events` is what it
-// did before, for as long as it was recording. Requested sizes are what programs asked for; block
-// sizes are rounded up. Events carry requested sizes (of segments, for segment events).
+// `segments` and `blocks` are the allocator's state when the snapshot was taken; `events` is what
+// it did before, for as long as it was recording. Requested sizes are what programs asked for;
+// block sizes are rounded up. Events carry requested sizes (of segments, for segment events).
 //
 // docs/formats/snapshot.md lists the forms a snapshot comes in.
 
@@ -112,8 +112,8 @@ struct SnapshotAnnotation {
 // What the allocator was told, as the snapshot has it. Versions before 2.3 do not write it.
 struct SnapshotSettings {
   bool known = false;
-  std::string configuration;  // PYTORCH_CUDA_ALLOC_CONF
-  Bytes max_split_size = 0;   // 0: no limit
+  std::string configuration;         // PYTORCH_CUDA_ALLOC_CONF
+  Bytes max_split_size = 0;          // 0: no limit
   Bytes max_non_split_rounding = 0;  // 0: not written
   Bytes large_segment_size = 0;      // 0: not written
   double garbage_collection_threshold = 0;
@@ -134,7 +134,7 @@ struct Snapshot {
 
   TextPool texts;
   std::vector<SnapshotFrame> frames;
-  std::vector<std::uint32_t> stack_frames;     // frame ids, stacks one after the other
+  std::vector<std::uint32_t> stack_frames;      // frame ids, stacks one after the other
   std::vector<std::uint64_t> stack_ends{0, 0};  // stack s is [stack_ends[s], stack_ends[s + 1])
 
   std::span<const std::uint32_t> frames_of(StackId stack) const {

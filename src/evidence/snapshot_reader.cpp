@@ -1,10 +1,10 @@
 // Turns the dicts of a snapshot into rows while the pickle is being read.
 //
-// A dict is known by one key that only its kind has: "action" an event, "filename" a frame, "state" a
-// block, "total_size" a segment, "stage" an annotation, "real_size" a history entry of torch 2.0.
-// Every other key may be missing, and unknown ones are passed over, so that files of older and newer
-// versions of torch read the same way. Frames and stacks are kept once each however often the file
-// repeats them.
+// A dict is known by one key that only its kind has: "action" an event, "filename" a frame, "state"
+// a block, "total_size" a segment, "stage" an annotation, "real_size" a history entry of torch 2.0.
+// Every other key may be missing, and unknown ones are passed over, so that files of older and
+// newer versions of torch read the same way. Frames and stacks are kept once each however often the
+// file repeats them.
 //
 // Rows are made in the order of reading; what the file's lists say is put together at the end
 // (`assemble`), where each row may be used once.
@@ -53,12 +53,31 @@ enum Known : std::uint32_t {
   kStage,
   kKnownTexts,
 };
-constexpr std::array<std::string_view, kKnownTexts> kKnownNames{
-    "",        "action",       "addr",     "size",      "stream",         "time_us",
-    "frames",  "user_metadata", "pool_id", "device_free", "filename",     "name",
-    "line",    "address",      "requested_size", "state", "history",      "real_size",
-    "total_size", "blocks",    "device",   "segment_type", "segment_pool_id", "is_expandable",
-    "stage"};
+constexpr std::array<std::string_view, kKnownTexts> kKnownNames{"",
+                                                                "action",
+                                                                "addr",
+                                                                "size",
+                                                                "stream",
+                                                                "time_us",
+                                                                "frames",
+                                                                "user_metadata",
+                                                                "pool_id",
+                                                                "device_free",
+                                                                "filename",
+                                                                "name",
+                                                                "line",
+                                                                "address",
+                                                                "requested_size",
+                                                                "state",
+                                                                "history",
+                                                                "real_size",
+                                                                "total_size",
+                                                                "blocks",
+                                                                "device",
+                                                                "segment_type",
+                                                                "segment_pool_id",
+                                                                "is_expandable",
+                                                                "stage"};
 
 enum Tag : std::uint8_t {
   kFrameTag = 1,
@@ -132,8 +151,9 @@ class SnapshotFolder : public PickleFolder {
     snapshot_.name = name;
     for (const std::string_view known : kKnownNames) heap_.texts.intern(known);
     snapshot_.lanes.push_back({});
-    lane_ids_.intern(hash_of_lane({}), 0, [](std::uint32_t) { return false; },
-                     [](std::uint32_t) { return std::uint64_t{0}; });
+    lane_ids_.intern(
+        hash_of_lane({}), 0, [](std::uint32_t) { return false; },
+        [](std::uint32_t) { return std::uint64_t{0}; });
   }
 
   PickleValue fold_dict(PickleValue record, std::span<const PickleValue> items) override {
@@ -226,8 +246,9 @@ class SnapshotFolder : public PickleFolder {
       return value.is(PickleValue::Kind::kList) || value.is(PickleValue::Kind::kTuple);
     };
     if (!is_sequence(segments)) {
-      refuse("it is a pickle, but has neither a list of segments nor a dict with one under "
-             "\"segments\". Snapshots are written by torch.cuda.memory._dump_snapshot");
+      refuse(
+          "it is a pickle, but has neither a list of segments nor a dict with one under "
+          "\"segments\". Snapshots are written by torch.cuda.memory._dump_snapshot");
     }
     assemble_segments(heap_.elements(segments));
     if (is_sequence(traces)) assemble_traces(heap_.elements(traces));
@@ -569,16 +590,17 @@ class SnapshotFolder : public PickleFolder {
     return number;
   }
 
-  // From rows to the final tables. A row is used once: a file that names one twice would grow beyond
-  // its own size, and no allocator has two of the same segment.
+  // From rows to the final tables. A row is used once: a file that names one twice would grow
+  // beyond its own size, and no allocator has two of the same segment.
 
   void assemble_segments(const std::vector<PickleValue>& elements) {
     std::vector<bool> used_segments(segment_rows_.size());
     std::vector<bool> used_blocks(block_rows_.size());
     for (const PickleValue element : elements) {
       if (!element.is_record(kSegmentTag)) {
-        refuse("its list of segments holds something else. Snapshots are written by "
-               "torch.cuda.memory._dump_snapshot");
+        refuse(
+            "its list of segments holds something else. Snapshots are written by "
+            "torch.cuda.memory._dump_snapshot");
       }
       if (used_segments[element.index()]) refuse("it has the same segment twice");
       used_segments[element.index()] = true;
@@ -628,7 +650,8 @@ class SnapshotFolder : public PickleFolder {
     }
     if (!in_order) {
       std::vector<std::uint32_t> order;
-      for (const auto& of_device : rows) order.insert(order.end(), of_device.begin(), of_device.end());
+      for (const auto& of_device : rows)
+        order.insert(order.end(), of_device.begin(), of_device.end());
       const auto reorder = [&order](auto& column) {
         std::remove_reference_t<decltype(column)> moved(order.size());
         for (std::size_t i = 0; i < order.size(); ++i) moved[i] = column[order[i]];
