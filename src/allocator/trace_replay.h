@@ -36,9 +36,9 @@ struct RecordedReplay {
 
 struct WhatIf {
   Bytes capacity = AllocatorSettings::kNoLimit;
-  std::optional<AllocatorSettings> settings;  // as recorded when absent
+  std::optional<AllocatorSettings> settings = {};  // as recorded when absent
   std::optional<std::uint32_t>
-      empty_cache_before;  // event before which the program empties the cache
+      empty_cache_before = {};  // event before which the program empties the cache
   // Begins on an empty card, with the blocks that lived at the start requested again. Always so
   // with a capacity or with other settings; else the start is as it was.
   bool from_empty = false;
