@@ -331,11 +331,21 @@ BlockId CachingAllocator::hand_out(BlockId id, const Request& request, Bytes req
   return id;
 }
 
+CachingAllocator::Request CachingAllocator::request_for(Bytes requested, const Lane& lane) {
+  const Bytes size = options_.settings.rounded(requested);
+  return {size, options_.settings.segment_for(size), lane, pool_for(lane, size <= kSmallRequest)};
+}
+
+std::optional<BlockId> CachingAllocator::allocate_after_retry(Bytes requested, const Lane& lane) {
+  const Request request = request_for(requested, lane);
+  const std::optional<BlockId> found = new_segment(request);
+  if (!found) return std::nullopt;
+  return hand_out(*found, request, requested);
+}
+
 std::optional<BlockId> CachingAllocator::allocate(Bytes requested, const Lane& lane) {
   const AllocatorSettings& settings = options_.settings;
-  const Bytes size = settings.rounded(requested);
-  const Request request{size, settings.segment_for(size), lane,
-                        pool_for(lane, size <= kSmallRequest)};
+  const Request request = request_for(requested, lane);
   std::optional<BlockId> found = find_free(request);
   if (!found && settings.garbage_collection_threshold > 0 &&
       options_.capacity != AllocatorSettings::kNoLimit) {

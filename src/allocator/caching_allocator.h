@@ -39,7 +39,7 @@ class CachingAllocator {
       std::function<std::optional<std::uint64_t>(Bytes size, const Lane& lane, bool mapped)>;
 
   struct Options {
-    AllocatorSettings settings;
+    AllocatorSettings settings = {};
     Bytes capacity = AllocatorSettings::kNoLimit;  // of the card, for this process
     Driver driver = nullptr;
   };
@@ -67,6 +67,9 @@ class CachingAllocator {
 
   // Requests.
   std::optional<BlockId> allocate(Bytes requested, const Lane& lane);
+  // The end of a request whose search found nothing before blocks were given free: it takes new
+  // memory although a block may fit now.
+  std::optional<BlockId> allocate_after_retry(Bytes requested, const Lane& lane);
   void free(BlockId block);
   // Freed by the program but in use by another stream until free().
   void set_pending(BlockId block);
@@ -145,6 +148,7 @@ class CachingAllocator {
     std::uint32_t pool;
   };
 
+  Request request_for(Bytes requested, const Lane& lane);
   std::uint32_t pool_for(const Lane& lane, bool is_small);
   BlockId new_block(const Block& block);
   void drop_block(BlockId id);

@@ -168,7 +168,7 @@ class Undo {
           }
           StartSegment range{address, size, lane, is_small_range(address, lane, size), true, {}};
           note_mapped(address, range);
-          segments_[address] = std::move(range);
+          add_mapped(std::move(range));
           grow(size);
           break;
         }
@@ -203,6 +203,24 @@ class Undo {
     if (segment_at(address) != nullptr) return true;
     const auto after = segments_.lower_bound(address);
     return after != segments_.end() && after->first - address < size;
+  }
+
+  // Ranges that touch are one, as the allocator has them.
+  void add_mapped(StartSegment range) {
+    const auto joins = [](const StartSegment& before, const StartSegment& after) {
+      return before.is_expandable && after.is_expandable && before.lane == after.lane &&
+             before.is_small == after.is_small && before.address + before.size == after.address;
+    };
+    auto after = segments_.lower_bound(range.address);
+    if (after != segments_.end() && joins(range, after->second)) {
+      range.size += after->second.size;
+      after = segments_.erase(after);
+    }
+    if (after != segments_.begin() && joins(std::prev(after)->second, range)) {
+      std::prev(after)->second.size += range.size;
+      return;
+    }
+    segments_[range.address] = std::move(range);
   }
 
   // Takes [address, address + size) out of the mapped ranges.

@@ -171,6 +171,34 @@ void DeviceReplay::add_start(CachingAllocator& allocator,
   }
 }
 
+// Before the allocation at `event`, blocks that had waited for a stream were given free and then
+// new memory was taken: the allocator does not search again after such a retry.
+bool DeviceReplay::grew_after_free(std::uint32_t event) const {
+  bool grew = false;
+  for (std::uint32_t i = event; i-- > 0;) {
+    switch (snapshot_.events.action[trace_.first + i]) {
+      case EventAction::kSegmentAlloc:
+      case EventAction::kSegmentMap:
+        grew = true;
+        break;
+      case EventAction::kSegmentFree:
+      case EventAction::kSegmentUnmap:
+        break;
+      case EventAction::kFreeCompleted: {
+        // A free that was completed at once is the program's own.
+        const bool at_once =
+            i > 0 && snapshot_.events.action[trace_.first + i - 1] == EventAction::kFreeRequested &&
+            snapshot_.events.address[trace_.first + i - 1] ==
+                snapshot_.events.address[trace_.first + i];
+        return grew && !at_once;
+      }
+      default:
+        return false;
+    }
+  }
+  return false;
+}
+
 RecordedReplay DeviceReplay::as_recorded() const {
   RecordedReplay result;
   const EventColumns& events = snapshot_.events;
@@ -214,7 +242,9 @@ RecordedReplay DeviceReplay::as_recorded() const {
     const auto found = blocks.find(address);
     switch (events.action[row]) {
       case EventAction::kAlloc: {
-        const auto block = allocator.allocate(size, lane);
+        const bool is_retry = grew_after_free(i);
+        const auto block =
+            is_retry ? allocator.allocate_after_retry(size, lane) : allocator.allocate(size, lane);
         if (!block) break;  // without a limit there is always room
         if (allocator.view(*block).address == address) {
           ++result.addresses_matched;

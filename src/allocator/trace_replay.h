@@ -37,8 +37,8 @@ struct RecordedReplay {
 struct WhatIf {
   Bytes capacity = AllocatorSettings::kNoLimit;
   std::optional<AllocatorSettings> settings = {};  // as recorded when absent
-  std::optional<std::uint32_t>
-      empty_cache_before = {};  // event before which the program empties the cache
+  std::optional<std::uint32_t> empty_cache_before =
+      {};  // event before which the program empties the cache
   // Begins on an empty card, with the blocks that lived at the start requested again. Always so
   // with a capacity or with other settings; else the start is as it was.
   bool from_empty = false;
@@ -79,6 +79,7 @@ class DeviceReplay {
   void add_start(CachingAllocator& allocator,
                  std::unordered_map<std::uint64_t, BlockId>& blocks) const;
   Lane lane_of(std::uint32_t event) const;
+  bool grew_after_free(std::uint32_t event) const;
   void find_cache_emptyings();
   void find_live_blocks();
 

@@ -51,6 +51,13 @@ enum Trait : std::uint8_t {
   kForwardCode = 64,
 };
 
+// "optim/sgd.py", "job/my_optimizer.py"
+std::string_view last_two_parts(std::string_view path) {
+  std::size_t slash = path.find_last_of("/\\");
+  if (slash != std::string_view::npos && slash > 0) slash = path.find_last_of("/\\", slash - 1);
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
 std::vector<std::uint8_t> traits_of_frames(const Snapshot& snapshot) {
   std::vector<std::uint8_t> all(snapshot.frames.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -59,9 +66,8 @@ std::vector<std::uint8_t> traits_of_frames(const Snapshot& snapshot) {
     std::uint8_t traits = kHasFrames;
     const FrameOrigin origin = frame_origin(file, function);
     if (is_python_file(file)) {
-      const std::size_t slash = file.find_last_of("/\\");
-      const std::string_view base = slash == std::string_view::npos ? file : file.substr(slash + 1);
-      if ((function == "step" || function == "_init_group") && contains(base, "optim")) {
+      if ((function == "step" || function == "_init_group") &&
+          contains(last_two_parts(file), "optim")) {
         traits |= kOptimizer;
       }
       if (origin == FrameOrigin::kTorch && contains(file, "optim") &&
@@ -187,7 +193,11 @@ std::string frame_name(const Snapshot& snapshot, std::uint32_t frame, const char
   const std::string_view function = snapshot.texts.view(at.function);
   const std::size_t slash = file.find_last_of(separators);
   if (slash != std::string_view::npos) file = file.substr(slash + 1);
-  if (file.empty() || file == "??") return std::string(function);
+  if (file.empty() || file == "??") {
+    // The unwinder's names of C++ functions come with all their arguments.
+    const std::size_t arguments = function.find('(', function.starts_with("(anon") ? 1 : 0);
+    return std::string(function.substr(0, arguments));
+  }
   return concat(file, ":", at.line, ":", function);
 }
 

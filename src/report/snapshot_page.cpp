@@ -1,7 +1,7 @@
-// The page is src/report/snapshot_page.html with the data in place of one mark: a JSON object of names
-// and totals, and the columns of allocations as one block of base64, which the page turns into typed
-// arrays. Names come out of the file: they are written as JSON with "<" escaped, so that none can end
-// the script element, and the page sets them as text only.
+// The page is src/report/snapshot_page.html with the data in place of one mark: a JSON object of
+// names and totals, and the columns of allocations as one block of base64, which the page turns
+// into typed arrays. Names come out of the file: they are written as JSON with "<" escaped, so that
+// none can end the script element, and the page sets them as text only.
 //
 // Tested by tests/report/snapshot_page_test.cpp and, in a browser, by tests/report/page_test.py.
 
@@ -37,7 +37,8 @@ class Columns {
     place["count"] = column.size();
     const std::size_t at = bytes_.size();
     bytes_.resize(at + column.size() * sizeof(Number));
-    if (!column.empty()) std::memcpy(bytes_.data() + at, column.data(), column.size() * sizeof(Number));
+    if (!column.empty())
+      std::memcpy(bytes_.data() + at, column.data(), column.size() * sizeof(Number));
     return place;
   }
 
@@ -85,8 +86,8 @@ class Names {
   std::vector<std::string> all_;
 };
 
-// Stacks as the flame view shows them, outermost first: Python and the user's own C++. What has none
-// shows the function that asked.
+// Stacks as the flame view shows them, outermost first: Python and the user's own C++. What has
+// none shows the function that asked.
 Json stacks_json(const Snapshot& snapshot, const StackLines& lines, Columns& columns,
                  Names& names) {
   std::vector<std::uint32_t> name_of_frame(snapshot.frames.size());
@@ -94,8 +95,7 @@ Json stacks_json(const Snapshot& snapshot, const StackLines& lines, Columns& col
   for (std::uint32_t i = 0; i < snapshot.frames.size(); ++i) {
     const std::string_view file = snapshot.texts.view(snapshot.frames[i].file);
     const std::string_view function = snapshot.texts.view(snapshot.frames[i].function);
-    is_shown[i] = is_python_file(file) ||
-                  frame_origin(file, function) == FrameOrigin::kNativeUser;
+    is_shown[i] = is_python_file(file) || frame_origin(file, function) == FrameOrigin::kNativeUser;
     if (is_shown[i]) name_of_frame[i] = names.id(library_line_name(snapshot, i));
   }
   std::vector<std::uint32_t> ends{0};

@@ -9,7 +9,7 @@ namespace lowtide {
 namespace {
 
 // Events from which a replay takes so long that twenty for each row are too many.
-constexpr std::uint32_t kLongTrace = 200'000;
+constexpr std::uint32_t kLongTrace = 1'500'000;
 
 }  // namespace
 
@@ -36,12 +36,11 @@ Json what_if_table(const Snapshot& snapshot, std::int64_t device) {
     row["smallest_capacity"] = smallest ? Json(*smallest) : Json();
     table["rows"].push_back(std::move(row));
   };
-  add("as recorded", replay.problems().empty() ? recorded.peak_reserved
-                                               : replay.what_if({}).peak_reserved,
+  add("as recorded",
+      replay.problems().empty() ? recorded.peak_reserved : replay.what_if({}).peak_reserved,
       replay.smallest_capacity(replay.settings()));
-  for (const char* setting :
-       {"expandable_segments:True", "max_split_size_mb:128", "roundup_power2_divisions:4",
-        "large_segment_size_mb:40"}) {
+  for (const char* setting : {"expandable_segments:True", "max_split_size_mb:128",
+                              "roundup_power2_divisions:4", "large_segment_size_mb:40"}) {
     AllocatorSettings settings = replay.settings();
     apply_setting(settings, setting);
     if (settings == replay.settings()) continue;
