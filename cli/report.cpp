@@ -8,7 +8,7 @@
 #include "lowtide/error.h"
 #include "src/base/text.h"
 #include "src/evidence/snapshot_reader.h"
-#include "src/report/redaction.h"
+#include "src/report/snapshot_redaction.h"
 #include "src/report/snapshot_page.h"
 
 namespace lowtide {

@@ -464,9 +464,11 @@ DeviceAnalysis analyse_device(const Snapshot& snapshot, std::int64_t device,
   LineCounter sites(snapshot, site_name);
   LineCounter user(snapshot, line_name);
   LineCounter library(snapshot, library_line_name);
+  LineCounter end(snapshot, line_name);
   const std::vector<MemoryKind> kinds = kinds_of(snapshot, device, allocations);
   for (std::size_t i = 0; i < allocations.size(); ++i) {
     const Allocation& allocation = allocations[i];
+    if (allocation.freed == kNoEvent) end.add(lines.user[allocation.stack], allocation.size);
     if (!allocation.lives_at(result.peak.event)) continue;
     ++result.peak.allocations;
     const bool freed_there = is_known_by_free(allocation);
@@ -480,6 +482,7 @@ DeviceAnalysis analyse_device(const Snapshot& snapshot, std::int64_t device,
   result.sites = sites.ranked();
   result.user_lines = user.ranked();
   result.library_lines = library.ranked();
+  result.end_lines = end.ranked();
   count_pinning(snapshot, allocations, lines.user, result);
   find_steps(snapshot, trace, traits, result.growth);
   find_growth(snapshot, allocations, lines.user, result.growth);

@@ -116,6 +116,7 @@ struct DeviceAnalysis {
   std::vector<LineTotal> user_lines;  // by the innermost line of the user's own
   std::vector<LineTotal> library_lines;  // by the innermost Python line, or C++ function
   std::array<KindTotal, kMemoryKinds> kinds{};
+  std::vector<LineTotal> end_lines;  // at the end, by the user's lines
   Fragmentation fragmentation;
   Growth growth;
   std::vector<OutOfMemoryEvent> out_of_memory;

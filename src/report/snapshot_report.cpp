@@ -49,6 +49,7 @@ Json device_json(const DeviceAnalysis& device) {
   row["sites"] = lines_json(device.sites, "site");
   row["user_lines"] = lines_json(device.user_lines, "line");
   row["library_lines"] = lines_json(device.library_lines, "line");
+  row["lines_at_end"] = lines_json(device.end_lines, "line");
   row["kinds"] = Json::array();
   for (std::size_t i = 0; i < kMemoryKinds; ++i) {
     Json kind = Json::object();
@@ -223,10 +224,14 @@ void append_device(std::string& out, const DeviceAnalysis& device) {
   for (const std::string& note : device.notes) out += concat("  note: ", note, "\n");
 }
 
-std::map<std::string, Bytes> lines_of(const SnapshotAnalysis& analysis) {
+using LinesOf = const std::vector<LineTotal>& (*)(const DeviceAnalysis&);
+const std::vector<LineTotal>& peak_lines(const DeviceAnalysis& device) { return device.user_lines; }
+const std::vector<LineTotal>& end_lines(const DeviceAnalysis& device) { return device.end_lines; }
+
+std::map<std::string, Bytes> lines_of(const SnapshotAnalysis& analysis, LinesOf of_device) {
   std::map<std::string, Bytes> lines;
   for (const DeviceAnalysis& device : analysis.devices) {
-    for (const LineTotal& line : device.user_lines) lines[line.line] += line.bytes;
+    for (const LineTotal& line : of_device(device)) lines[line.line] += line.bytes;
   }
   return lines;
 }
@@ -238,11 +243,11 @@ struct LineChange {
   std::int64_t change() const { return static_cast<std::int64_t>(after - before); }
 };
 
-std::vector<LineChange> line_changes(const SnapshotAnalysis& before,
-                                     const SnapshotAnalysis& after) {
+std::vector<LineChange> line_changes(const SnapshotAnalysis& before, const SnapshotAnalysis& after,
+                                     LinesOf of_device) {
   std::map<std::string, LineChange> changes;
-  for (const auto& [line, bytes] : lines_of(before)) changes[line].before = bytes;
-  for (const auto& [line, bytes] : lines_of(after)) changes[line].after = bytes;
+  for (const auto& [line, bytes] : lines_of(before, of_device)) changes[line].before = bytes;
+  for (const auto& [line, bytes] : lines_of(after, of_device)) changes[line].after = bytes;
   std::vector<LineChange> ranked;
   for (auto& [line, change] : changes) {
     change.line = line;
@@ -311,15 +316,19 @@ Json difference_json(const SnapshotAnalysis& before, const SnapshotAnalysis& aft
   add("reserved", reserved_of);
   add("peak", peak_of);
   add("live_at_end", end_of);
-  report["lines"] = Json::array();
-  for (const LineChange& change : line_changes(before, after)) {
-    Json row = Json::object();
-    row["line"] = change.line;
-    row["before"] = change.before;
-    row["after"] = change.after;
-    row["change"] = change.change();
-    report["lines"].push_back(std::move(row));
-  }
+  const auto add_lines = [&](const char* name, LinesOf of_device) {
+    report[name] = Json::array();
+    for (const LineChange& change : line_changes(before, after, of_device)) {
+      Json row = Json::object();
+      row["line"] = change.line;
+      row["before"] = change.before;
+      row["after"] = change.after;
+      row["change"] = change.change();
+      report[name].push_back(std::move(row));
+    }
+  };
+  add_lines("lines", peak_lines);
+  add_lines("lines_at_end", end_lines);
   return report;
 }
 
@@ -336,21 +345,26 @@ std::string difference_text(const SnapshotAnalysis& before, const SnapshotAnalys
   add("reserved", reserved_of);
   add("peak", peak_of);
   add("at the end", end_of);
-  const std::vector<LineChange> changes = line_changes(before, after);
-  out += "\nLines at the peak that changed\n";
-  std::int64_t others = 0;
-  for (std::size_t i = 0; i < changes.size(); ++i) {
-    if (i >= 2 * kRowsForPeople) {
-      others += changes[i].change();
-      continue;
+  const auto add_lines = [&](const char* title, LinesOf of_device) {
+    const std::vector<LineChange> changes = line_changes(before, after, of_device);
+    out += title;
+    std::int64_t others = 0;
+    for (std::size_t i = 0; i < changes.size(); ++i) {
+      if (i >= 2 * kRowsForPeople) {
+        others += changes[i].change();
+        continue;
+      }
+      out +=
+          concat("  ", right(signed_bytes(changes[i].change()), 10), "  ", changes[i].line, "\n");
     }
-    out += concat("  ", right(signed_bytes(changes[i].change()), 10), "  ", changes[i].line, "\n");
-  }
-  if (changes.size() > 2 * kRowsForPeople) {
-    out += concat("  ", right(signed_bytes(others), 10), "  [", changes.size() - 2 * kRowsForPeople,
-                  " other lines]\n");
-  }
-  if (changes.empty()) out += "  none\n";
+    if (changes.size() > 2 * kRowsForPeople) {
+      out += concat("  ", right(signed_bytes(others), 10), "  [",
+                    changes.size() - 2 * kRowsForPeople, " other lines]\n");
+    }
+    if (changes.empty()) out += "  none\n";
+  };
+  add_lines("\nLines at the peak that changed\n", peak_lines);
+  add_lines("\nLines at the end that changed\n", end_lines);
   return out;
 }
 
@@ -475,7 +489,7 @@ std::string replay_text(const Snapshot& snapshot, const ReplayRequest& request,
                       format_bytes(changed.failed_request));
       }
       if (changed.retries > 0)
-        out += concat(", after giving cached memory back ", changed.retries, " times");
+        out += concat(", after giving cached memory back ", changed.retries, changed.retries == 1 ? " time" : " times");
       out += "\n";
     }
     if (replay.smallest_capacity) {

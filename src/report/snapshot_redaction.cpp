@@ -1,4 +1,4 @@
-#include "src/report/redaction.h"
+#include "src/report/snapshot_redaction.h"
 
 #include <algorithm>
 #include <array>
