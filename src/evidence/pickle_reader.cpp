@@ -15,6 +15,7 @@
 #include "src/evidence/pickle_reader.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +34,8 @@ namespace {
 
 // Nesting of a snapshot is 7; this is for whatever else someone has put into one.
 constexpr std::size_t kMaxNesting = 1000;
+constexpr std::uint64_t kWaitingValues = 16384;
+constexpr std::uint64_t kBytesPerWaitingValue = 16;
 constexpr std::size_t kBufferBytes = std::size_t{1} << 18;
 // Handles carry 32 bits of index; rows of records too.
 constexpr std::size_t kMaxCells = 0xfffffff0u;
@@ -194,10 +197,14 @@ ByteSource::ByteSource(const std::string& path) : name_(path) {
     throw IoError("LT0710", concat("cannot read ", path, ": ", std::strerror(errno),
                                    ". Check the path and its rights"));
   }
+  struct stat status;
+  if (fstat(file_, &status) == 0 && S_ISREG(status.st_mode)) {
+    size_ = static_cast<std::uint64_t>(status.st_size);
+  }
 }
 
 ByteSource::ByteSource(std::string name, std::span<const std::byte> bytes)
-    : name_(std::move(name)), memory_(bytes) {}
+    : name_(std::move(name)), memory_(bytes), size_(bytes.size()) {}
 
 ByteSource::~ByteSource() {
   if (file_ >= 0) close(file_);
@@ -356,7 +363,8 @@ class PickleMachine {
   }
 
   [[noreturn]] void refuse_cut() const {
-    const std::uint64_t length = passed_ + static_cast<std::uint64_t>(end_ - buffer_.get());
+    const std::uint64_t length =
+        source_.size().value_or(passed_ + static_cast<std::uint64_t>(end_ - buffer_.get()));
     std::string good = folder_ != nullptr ? folder_->progress() : std::string();
     throw FormatError("LT0712",
                       concat("cannot read ", source_.name(), ": it is cut off after ", length,
@@ -468,8 +476,11 @@ class PickleMachine {
       return heap_.text({reinterpret_cast<const char*>(take(count)), count});
     }
     if (length > 0xffffffffu) refuse_limit(concat("a text of ", length, " bytes"));
+    const auto all = source_.size();
+    if (all && length > *all - std::min(*all, offset())) refuse_cut();
     // Piece by piece: the length is believed only as far as bytes follow.
     std::string whole;
+    if (all) whole.reserve(static_cast<std::size_t>(length));  // which is there
     while (whole.size() < length) {
       if (at_ == end_ && !refill()) refuse_cut();
       const std::size_t piece =
@@ -480,7 +491,21 @@ class PickleMachine {
     return heap_.text(whole);
   }
 
-  void push(PickleValue value) { stack_.push_back(value); }
+  void push(PickleValue value) {
+    if (stack_.size() == stack_.capacity()) grow_stack();
+    stack_.push_back(value);
+  }
+
+  // Values that wait for their container are few: Python fills by a thousand, and where libtorch
+  // puts a whole trace on the stack, each value stands for an event of a hundred bytes. Only a
+  // damaged file has many more, since the instructions that take them off are gone.
+  void grow_stack() {
+    const std::uint64_t most = kWaitingValues + offset() / kBytesPerWaitingValue;
+    if (stack_.size() >= most) {
+      refuse_limit(concat(stack_.size(), " values wait for a container"));
+    }
+    stack_.reserve(std::max<std::size_t>(1024, 2 * stack_.size()));
+  }
 
   // How many values there are above the last mark.
   std::size_t available() const { return stack_.size() - (marks_.empty() ? 0 : marks_.back()); }
@@ -590,6 +615,8 @@ class PickleMachine {
         heap_.dicts_.emplace_back();
       }
       auto& held = heap_.dicts_[cell.index];
+      // Most dicts are filled once: no room for more.
+      if (held.empty()) held.reserve(items.size() / 2);
       for (std::size_t i = 0; i < items.size(); i += 2) held.emplace_back(items[i], items[i + 1]);
     }
     stack_.resize(first);

@@ -14,7 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -33,6 +33,8 @@ class ByteSource {
   ByteSource& operator=(const ByteSource&) = delete;
 
   const std::string& name() const { return name_; }
+  // How many bytes there are in all; nothing when that can't be known (a pipe).
+  std::optional<std::uint64_t> size() const { return size_; }
   // Copies up to `room` bytes; 0 at the end.
   std::size_t read(std::byte* out, std::size_t room);
 
@@ -40,6 +42,7 @@ class ByteSource {
   std::string name_;
   int file_ = -1;
   std::span<const std::byte> memory_;
+  std::optional<std::uint64_t> size_;
 };
 
 // Takes containers out of the pickle as soon as they are filled, so that a million dicts become

@@ -87,6 +87,7 @@ enum Tag : std::uint8_t {
   kSegmentTag,
   kAnnotationTag,
   kHistoryTag,
+  kIgnoredTag,  // a list of nothing that a snapshot is made of
 };
 
 // Ids of equal things, found by hash. The caller keeps the things.
@@ -206,9 +207,21 @@ class SnapshotFolder : public PickleFolder {
   }
 
   PickleValue fold_list(PickleValue record, std::span<const PickleValue> items) override {
+    bool is_stack = true;
+    bool has_rows = false;
     for (const PickleValue item : items) {
-      if (!item.is_record(kFrameTag)) return {};
+      is_stack = is_stack && item.is_record(kFrameTag);
+      has_rows |= item.is(PickleValue::Kind::kList) ||
+                  (item.is(PickleValue::Kind::kRecord) && item.tag() >= kEventTag &&
+                   item.tag() <= kHistoryTag);
     }
+    if (!is_stack) {
+      // Lists of rows and of lists are kept, and pool ids, which are two numbers. Others may be
+      // anything, of any length.
+      if (has_rows || items.size() <= 2) return {};
+      return PickleValue::record(kIgnoredTag, 0);
+    }
+    if (record.is_record(kIgnoredTag)) return record;
     stack_in_hand_.clear();
     if (record.is_record(kStackTag)) {
       const auto earlier = snapshot_.frames_of(record.index());
@@ -220,6 +233,7 @@ class SnapshotFolder : public PickleFolder {
 
   std::vector<PickleValue> unfold_list(PickleValue record) override {
     std::vector<PickleValue> frames;
+    if (!record.is_record(kStackTag)) return frames;
     for (const std::uint32_t frame : snapshot_.frames_of(record.index())) {
       frames.push_back(PickleValue::record(kFrameTag, frame));
     }

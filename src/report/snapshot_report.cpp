@@ -489,7 +489,8 @@ std::string replay_text(const Snapshot& snapshot, const ReplayRequest& request,
                       format_bytes(changed.failed_request));
       }
       if (changed.retries > 0)
-        out += concat(", after giving cached memory back ", changed.retries, changed.retries == 1 ? " time" : " times");
+        out += concat(", after giving cached memory back ", changed.retries,
+                      changed.retries == 1 ? " time" : " times");
       out += "\n";
     }
     if (replay.smallest_capacity) {

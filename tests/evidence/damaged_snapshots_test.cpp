@@ -92,14 +92,17 @@ void check_damaged(const std::string& whole, int times, unsigned seed) {
     const std::size_t before = heap_now;
     heap_most = before;
     std::size_t used = 0;
+    std::string refusal = "read";
     try {
       const Snapshot snapshot = read_snapshot(source);
       used = heap_most - before;
       analyse(snapshot);
     } catch (const FormatError& error) {
       if (used == 0) used = heap_most - before;
+      refusal = error.what();
       REQUIRE(kKnown.count(error.id()) == 1);
     }
+    CAPTURE(refusal);
     REQUIRE(used <= 2 * bytes.size() + kFixedBytes);
   }
 }

@@ -216,6 +216,12 @@ TEST_CASE("lengths and depths beyond the limits are refused before memory is tak
             .find("an integer of 9 bytes") != std::string::npos);
 }
 
+TEST_CASE("values that no container takes do not pile up") {
+  const std::string text = refusal("\x80\x04(" + std::string(100'000, 'N'));
+  CHECK(text.find("values wait for a container") != std::string::npos);
+  CHECK(text.find("[LT0714]") != std::string::npos);
+}
+
 TEST_CASE("a memo place far from the others is kept") {
   PickleHeap heap;
   const std::string bytes =

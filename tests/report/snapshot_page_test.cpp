@@ -23,10 +23,11 @@ TEST_CASE("a page names nothing outside itself") {
 
 TEST_CASE("a name in the file can't end the page's script") {
   MadeSnapshot made;
-  const int stack = made.add_stack({{"</script><script>alert(1)</script>", "/job/<img src=x>.py", 1}});
-  made.add_segment(0, 1 << 30, 2 << 20,
-                   {{1 << 30, 512, 5, "active_allocated"},
-                    {(1 << 30) + 512, (2 << 20) - 512, 0, "inactive"}});
+  const int stack =
+      made.add_stack({{"</script><script>alert(1)</script>", "/job/<img src=x>.py", 1}});
+  made.add_segment(
+      0, 1 << 30, 2 << 20,
+      {{1 << 30, 512, 5, "active_allocated"}, {(1 << 30) + 512, (2 << 20) - 512, 0, "inactive"}});
   made.traces = {{{"alloc", 1 << 30, 5, stack}}};
   const std::string page = snapshot_page(read_made(made.pickle(Dialect::kPython, 4, {})));
   CHECK(page.find("alert(1)") != std::string::npos);
