@@ -249,7 +249,7 @@ class PickleMachine {
           if (marks_.size() == kMaxNesting) {
             refuse_limit(concat("containers are nested more than ", kMaxNesting, " deep"));
           }
-          marks_.push_back(stack_.size());
+          marks_.push_back(height_);
           break;
         case 'h':
           push(recall(byte()));
@@ -308,14 +308,14 @@ class PickleMachine {
           push(heap_.make_list());
           break;
         case ')':
-          make_tuple(stack_.size());
+          make_tuple(height_);
           break;
         case 0x85:
         case 0x86:
         case 0x87: {
           const std::size_t count = code - 0x84u;
           if (available() < count) refuse_damaged("a tuple needs more values than there are");
-          make_tuple(stack_.size() - count);
+          make_tuple(height_ - count);
           break;
         }
         case 't':
@@ -323,23 +323,23 @@ class PickleMachine {
           break;
         case 's':
           if (available() < 3) refuse_damaged("an item is put into nothing");
-          set_items(stack_.size() - 2);
+          set_items(height_ - 2);
           break;
         case 'u':
           set_items(pop_mark());
           break;
         case 'a':
           if (available() < 2) refuse_damaged("an element is appended to nothing");
-          append_items(stack_.size() - 1);
+          append_items(height_ - 1);
           break;
         case 'e':
           append_items(pop_mark());
           break;
         case '.':
-          if (!marks_.empty() || stack_.size() != 1) {
-            refuse_damaged(concat("it stops with ", stack_.size(), " values instead of one"));
+          if (!marks_.empty() || height_ != 1) {
+            refuse_damaged(concat("it stops with ", height_, " values instead of one"));
           }
-          return heap_.folded(stack_.back());
+          return heap_.folded(stack_[height_ - 1]);
         default:
           refuse_instruction(code);
       }
@@ -492,8 +492,9 @@ class PickleMachine {
   }
 
   void push(PickleValue value) {
-    if (stack_.size() == stack_.capacity()) grow_stack();
-    stack_.push_back(value);
+    if (height_ == stack_.size()) [[unlikely]]
+      grow_stack();
+    stack_[height_++] = value;
   }
 
   // Values that wait for their container are few: Python fills by a thousand, and where libtorch
@@ -501,18 +502,18 @@ class PickleMachine {
   // damaged file has many more, since the instructions that take them off are gone.
   void grow_stack() {
     const std::uint64_t most = kWaitingValues + offset() / kBytesPerWaitingValue;
-    if (stack_.size() >= most) {
-      refuse_limit(concat(stack_.size(), " values wait for a container"));
+    if (height_ >= most) {
+      refuse_limit(concat(height_, " values wait for a container"));
     }
-    stack_.reserve(std::max<std::size_t>(1024, 2 * stack_.size()));
+    stack_.resize(std::max<std::size_t>(1024, 2 * height_));
   }
 
   // How many values there are above the last mark.
-  std::size_t available() const { return stack_.size() - (marks_.empty() ? 0 : marks_.back()); }
+  std::size_t available() const { return height_ - (marks_.empty() ? 0 : marks_.back()); }
 
   PickleValue top() const {
     if (available() == 0) refuse_damaged("nothing is there to be kept");
-    return stack_.back();
+    return stack_[height_ - 1];
   }
 
   std::size_t pop_mark() {
@@ -532,8 +533,15 @@ class PickleMachine {
     }
   }
 
-  PickleValue recall(std::size_t slot) const {
-    if (slot < memo_.size()) return memo_[slot];
+  PickleValue recall(std::size_t slot) {
+    if (slot < memo_.size()) [[likely]] {
+      // What has become a record is one from now on.
+      PickleValue& value = memo_[slot];
+      if (value.is(PickleValue::Kind::kDict) || value.is(PickleValue::Kind::kList)) {
+        value = heap_.folded(value);
+      }
+      return value;
+    }
     const auto found = far_memo_.find(slot);
     if (found == far_memo_.end()) {
       refuse_damaged(concat("it names value ", slot, ", which it has not given yet"));
@@ -547,7 +555,7 @@ class PickleMachine {
 
   // What goes into a container is final: a list or dict in it becomes its record.
   void store(std::size_t first) {
-    for (std::size_t i = first; i < stack_.size(); ++i) {
+    for (std::size_t i = first; i < height_; ++i) {
       PickleValue& value = stack_[i];
       if (value.is(PickleValue::Kind::kList)) {
         heap_.list_cells_[value.index()].stored = true;
@@ -560,14 +568,14 @@ class PickleMachine {
   }
 
   std::span<const PickleValue> above(std::size_t first) const {
-    return std::span(stack_).subspan(first);
+    return std::span(stack_).subspan(first, height_ - first);
   }
 
   void make_tuple(std::size_t first) {
     store(first);
-    check_cells(heap_.tuple_elements_.size() + stack_.size() - first);
+    check_cells(heap_.tuple_elements_.size() + height_ - first);
     const PickleValue made = heap_.tuple(above(first));
-    stack_.resize(first);
+    height_ = first;
     push(made);
   }
 
@@ -585,7 +593,7 @@ class PickleMachine {
 
   void set_items(std::size_t first) {
     PickleHeap::Cell& cell = container_below(first, PickleValue::Kind::kDict, heap_.dict_cells_);
-    if ((stack_.size() - first) % 2 != 0) refuse_damaged("a dict has a key without a value");
+    if ((height_ - first) % 2 != 0) refuse_damaged("a dict has a key without a value");
     store(first);
     std::span<const PickleValue> items = above(first);
     std::vector<PickleValue> joined;
@@ -619,7 +627,7 @@ class PickleMachine {
       if (held.empty()) held.reserve(items.size() / 2);
       for (std::size_t i = 0; i < items.size(); i += 2) held.emplace_back(items[i], items[i + 1]);
     }
-    stack_.resize(first);
+    height_ = first;
   }
 
   void append_items(std::size_t first) {
@@ -635,7 +643,7 @@ class PickleMachine {
         cell.form = PickleHeap::Form::kFolded;
         cell.tag = record.tag();
         cell.index = record.index();
-        stack_.resize(first);
+        height_ = first;
         return;
       }
       if (before.is(PickleValue::Kind::kRecord)) {
@@ -648,7 +656,7 @@ class PickleMachine {
       if (cell.form != PickleHeap::Form::kPlain) make_plain(cell);
       append_plain(cell, items);
     }
-    stack_.resize(first);
+    height_ = first;
   }
 
   void make_plain(PickleHeap::Cell& cell) {
@@ -678,9 +686,10 @@ class PickleMachine {
   std::unique_ptr<std::byte[]> buffer_;
   const std::byte* at_;
   std::byte* end_;
-  std::uint64_t passed_ = 0;       // bytes before the buffer
-  std::uint64_t instruction_ = 0;  // where the instruction in hand begins
-  std::vector<PickleValue> stack_;
+  std::uint64_t passed_ = 0;        // bytes before the buffer
+  std::uint64_t instruction_ = 0;   // where the instruction in hand begins
+  std::vector<PickleValue> stack_;  // the first height_ of them
+  std::size_t height_ = 0;
   std::vector<std::size_t> marks_;
   std::vector<PickleValue> memo_;
   std::unordered_map<std::size_t, PickleValue> far_memo_;
