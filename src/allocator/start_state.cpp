@@ -23,7 +23,8 @@ constexpr Bytes kSmallSegment = 2_MiB;
 
 struct Live {
   Bytes requested = 0;
-  Bytes size = 0;  // 0: not known
+  Bytes size = 0;   // 0: not known
+  Bytes slack = 0;  // beyond the rounded request, as far as an allocation behind it has told
   bool pending = false;
   Lane lane;
 };
@@ -37,6 +38,7 @@ class Undo {
     read_end();
     const DeviceTrace* trace = snapshot_.trace_of(device_);
     if (trace != nullptr) undo_all(*trace);
+    if (trace != nullptr && start_.problems.empty()) find_slack(*trace);
     build();
     return std::move(start_);
   }
@@ -69,7 +71,7 @@ class Undo {
         }
         next += block.size;
         if (block.is_live()) {
-          live_[block.address] = {block.requested, block.size,
+          live_[block.address] = {block.requested, block.size, 0,
                                   block.state == BlockState::kPendingFree, segment.lane};
         }
       }
@@ -191,7 +193,7 @@ class Undo {
                      segment == nullptr ? ", which is in no segment" : ", which is freed twice"));
       return;
     }
-    live_[address] = {size, 0, pending, lane};
+    live_[address] = {size, 0, 0, pending, lane};
   }
 
   bool has_live(std::uint64_t address, Bytes size) const {
@@ -257,6 +259,47 @@ class Undo {
     return size % settings_.large_segment_size != 0;
   }
 
+  // Goes forward as long as a block of unknown size lives.
+  void find_slack(const DeviceTrace& trace) {
+    struct Placed {
+      std::uint64_t end = 0;
+      bool is_unknown = false;
+    };
+    std::map<std::uint64_t, Placed> placed;
+    std::size_t unknown = 0;
+    for (const auto& [address, live] : live_) {
+      const Bytes size = live.size != 0 ? live.size : settings_.rounded(live.requested);
+      placed[address] = {address + size, live.size == 0};
+      unknown += live.size == 0;
+    }
+    const EventColumns& events = snapshot_.events;
+    for (std::uint32_t i = 0; i < trace.count && unknown > 0; ++i) {
+      const std::uint32_t row = trace.first + i;
+      const std::uint64_t address = events.address[row];
+      if (events.action[row] == EventAction::kFreeCompleted) {
+        const auto found = placed.find(address);
+        if (found == placed.end()) continue;
+        unknown -= found->second.is_unknown;
+        placed.erase(found);
+      } else if (events.action[row] == EventAction::kAlloc) {
+        const auto after = placed.lower_bound(address);
+        if (after != placed.begin()) {
+          const auto before = std::prev(after);
+          const StartSegment* segment = segment_at(before->first);
+          const Bytes gap = address - before->second.end;
+          if (before->second.is_unknown && before->second.end < address &&
+              gap <= kLeastLargeBlock && segment != nullptr && segment == segment_at(address) &&
+              !segment->is_small && !settings_.expandable_segments) {
+            live_[before->first].slack = gap;
+            before->second = {address, false};
+            --unknown;
+          }
+        }
+        placed[address] = {address + settings_.rounded(events.size[row]), false};
+      }
+    }
+  }
+
   void build() {
     for (const auto& [address, segment] : segments_) start_.segments.push_back(segment);
     // Ranges that touch are one chain, as the allocator has it.
@@ -271,7 +314,7 @@ class Undo {
         const Bytes room = limit - live->first;
         Bytes size = live->second.size;
         if (size == 0) {
-          size = settings_.rounded(live->second.requested);
+          size = settings_.rounded(live->second.requested) + live->second.slack;
           const bool cut_fine = segment.is_small || settings_.expandable_segments;
           const bool never_cut = size >= settings_.max_split_size;
           const Bytes most_slack = never_cut ? settings_.max_non_split_rounding : kLeastLargeBlock;

@@ -55,6 +55,26 @@ TEST_CASE("a recording that begins in the middle is replayed exactly") {
   }
 }
 
+TEST_CASE("a block's slack is told by an allocation behind it") {
+  SlowAllocator run;
+  std::uint64_t next = 0;
+  run.driver = [&next](Bytes) { return next += std::uint64_t{1} << 38; };
+  run.request_free(*run.allocate(40_MiB, {}), true);
+  CHECK(run.allocate(10_MiB, {}).has_value());
+  const std::uint64_t hole = *run.allocate(5_MiB, {});
+  const std::uint64_t behind = *run.allocate(12_MiB, {});
+  run.request_free(hole, true);
+  // Takes the hole whole: the half MiB that is left is too little to be cut off.
+  const std::uint64_t block = *run.allocate(5_MiB - 512_KiB, {});
+  CHECK(block == hole);
+  run.request_free(behind, true);
+  // Here recording begins. What is free behind the block begins half a MiB after its rounded size.
+  const std::size_t first = run.events.size();
+  CHECK(*run.allocate(3_MiB, {}) == behind);
+  run.request_free(block, true);
+  check_exact(snapshot_of(run, first, true));
+}
+
 TEST_CASE("pools that the trace does not name are known by their segments") {
   for (const TraceKind& kind : trace_kinds()) {
     // A segment that is gone at the end can't say whose it was.
