@@ -1,9 +1,9 @@
 #include "src/report/what_if_table.h"
 
-#include <array>
+#include <optional>
+#include <string>
 
 #include "src/allocator/trace_replay.h"
-#include "src/evidence/snapshot_analysis.h"
 
 namespace lowtide {
 namespace {
@@ -13,7 +13,7 @@ constexpr std::uint32_t kLongTrace = 1'500'000;
 
 }  // namespace
 
-Json what_if_table(const Snapshot& snapshot, std::int64_t device) {
+Json what_if_table(const Snapshot& snapshot, std::int64_t device, std::int64_t peak_event) {
   const DeviceReplay replay(snapshot, device);
   const RecordedReplay recorded = replay.as_recorded();
   const DeviceTrace* trace = snapshot.trace_of(device);
@@ -47,6 +47,11 @@ Json what_if_table(const Snapshot& snapshot, std::int64_t device) {
     std::optional<Bytes> smallest;
     if (!is_long) smallest = replay.smallest_capacity(settings);
     add(setting, replay.what_if({.settings = settings}).peak_reserved, smallest);
+  }
+  if (peak_event >= 0) {
+    const auto before = static_cast<std::uint32_t>(peak_event);
+    add("empty_cache just before the peak",
+        replay.what_if({.empty_cache_before = before}).peak_reserved, std::nullopt);
   }
   const WhatIfResult warmed = replay.what_if({.from_empty = true, .largest_first = true});
   add("the peak's sizes requested first", warmed.peak_reserved, std::nullopt);

@@ -74,7 +74,7 @@ def main():
         kinds = {row[3]: row[0] for row in rows(page, "kindRows")}
         check(kinds["optimizer state"] == "22.0 MiB", "the kinds differ")
         check("Out of memory at event 43" in page.inner_text("#notes"), "the failure is not told")
-        check(len(rows(page, "whatIfRows")) == 6, "the what-ifs are missing")
+        check(len(rows(page, "whatIfRows")) == 7, "the what-ifs are missing")
         check(rows(page, "whatIfRows")[0][1] == "66.0 MiB", "the recorded peak differs")
 
         # A click on the time line says what is live there; keys move by one event.
