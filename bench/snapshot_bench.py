@@ -2,7 +2,7 @@
 """Time and memory of `lowtide snapshot` on a made snapshot, beside pickle.load and torch's own tool.
 
     bench/snapshot_bench.py [--events 1000000] [--runs 5] [--program build/release/bin/lowtide] [--no-peers]
-                            [--file SNAPSHOT]
+                            [--huge | --file SNAPSHOT]
 
 Each program is a process of its own; its processor time and its largest resident memory are what the
 system reports when it ends. The peers are run once, the program `--runs` times; medians are shown.
@@ -50,13 +50,14 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--program", default=str(ROOT / "build/release/bin/lowtide"))
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--huge", action="store_true", help="make the file without Python holding it")
     parser.add_argument("--file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lowtide_snapshot_") as folder:
         path = options.file or os.path.join(folder, "made.pickle")
         if not options.file:
             maker = ROOT / "tests/data/snapshots/make_snapshots.py"
-            subprocess.run([sys.executable, maker, "--large", str(options.events), path], check=True)
+            subprocess.run([sys.executable, maker, "--huge" if options.huge else "--large", str(options.events), path], check=True)
         print(f"{os.path.getsize(path) / 1e6:.1f} MB")
         measure(["cat", path])  # into the page cache
         show("lowtide snapshot", [measure([options.program, "snapshot", path]) for _ in range(options.runs)])

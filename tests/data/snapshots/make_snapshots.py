@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Writes the snapshots beside it: made data, nobody's run.
 
-    make_snapshots.py [--large EVENTS FILE]
+    make_snapshots.py [--large|--huge EVENTS FILE]
 
 step.pickle     one training step on device 0, recorded from the beginning, with an out-of-memory event
 later.pickle    the same some steps later: a list of losses has grown
 call.pickle     what an attacker would write: a call of os.getcwd
 cut.pickle      step.pickle without its end
 
---large writes a trace of EVENTS events with the stacks of a deep model, for measuring.
+--large writes a trace of EVENTS events with the stacks of a deep model, for measuring. --huge does so
+instruction by instruction, one block of 999 events again and again, for files that Python could not hold.
 """
 
 import os
@@ -215,6 +216,70 @@ def large(events, path):
     print(f"{path}: {len(trace)} events, {os.path.getsize(path)} bytes")
 
 
+def huge(events, path):
+    """As Python would pickle it: keys, frames and texts once, then lists of 32 frames an event."""
+    random.seed(2)
+    memo = 0
+    begin = bytearray(b"\x80\x04")
+
+    def put(instructions):
+        nonlocal memo
+        begin.extend(instructions + b"\x94")
+        memo += 1
+        return fetch(memo - 1)
+
+    def fetch(slot):
+        return b"h" + bytes([slot]) if slot < 256 else b"j" + slot.to_bytes(4, "little")
+
+    def text(value):
+        return put(b"\x8c" + bytes([len(value)]) + value.encode())
+
+    def wide(value):
+        return b"\x8a\x08" + value.to_bytes(8, "little")
+
+    # A dict whose first entry, unknown to every reader, holds what the events share.
+    put(b"}")
+    begin.extend(b"(")
+    text("shared")
+    put(b"]")
+    begin.extend(b"(")
+    words = ["action", "addr", "size", "stream", "time_us", "frames", "name", "filename", "line"]
+    known = {word: text(word) for word in words + ["alloc", "free_requested", "free_completed"]}
+    frames = []
+    for i in range(660):
+        file, name = text(f"/home/ann/job/models/block_{i // 10}.py"), text(f"forward_{i % 90}")
+        frames.append(put(b"}"))
+        begin.extend(b"(" + known["name"] + name + known["filename"] + file + known["line"])
+        begin.extend(b"M" + (10 + i).to_bytes(2, "little") + b"u")
+    begin.extend(b"e")
+    text("segments")
+    put(b"]")
+    text("device_traces")
+    put(b"]")
+    put(b"]")
+    block = bytearray(b"(")
+
+    def event(action, i):
+        block.extend(b"}\x94(" + known["action"] + known[action])
+        block.extend(known["addr"] + wide(0x7F0000000000 + (i << 21)))
+        block.extend(known["size"] + b"J" + (1000 + i).to_bytes(4, "little") + known["stream"] + b"K\0")
+        block.extend(known["time_us"] + wide(1_700_000_000_000_000 + i) + known["frames"] + b"]\x94(")
+        block.extend(b"".join(random.choice(frames) for _ in range(32)) + b"eu")
+
+    for i in range(333):
+        event("alloc", i)
+    for i in range(333):
+        event("free_requested", i)
+        event("free_completed", i)
+    block.extend(b"e")
+    with open(path, "wb") as file:
+        file.write(begin)
+        for _ in range(events // 999):
+            file.write(block)
+        file.write(b"au.")
+    print(f"{path}: {events // 999 * 999} events, {os.path.getsize(path)} bytes")
+
+
 class Call:
     def __reduce__(self):
         return os.getcwd, ()
@@ -223,6 +288,8 @@ class Call:
 def main():
     if sys.argv[1:2] == ["--large"]:
         return large(int(sys.argv[2]), sys.argv[3])
+    if sys.argv[1:2] == ["--huge"]:
+        return huge(int(sys.argv[2]), sys.argv[3])
     step = pickle.dumps(train(1, True), protocol=4)
     (HERE / "step.pickle").write_bytes(step)
     (HERE / "later.pickle").write_bytes(pickle.dumps(train(4, False), protocol=2))
