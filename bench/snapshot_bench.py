@@ -2,12 +2,13 @@
 """Time and memory of `lowtide snapshot` on a made snapshot, beside pickle.load and torch's own tool.
 
     bench/snapshot_bench.py [--events 1000000] [--runs 5] [--program build/release/bin/lowtide] [--no-peers]
-                            [--huge | --file SNAPSHOT]
+                            [--huge | --file SNAPSHOT] [--mosaic FOLDER]
 
 Each program is a process of its own; its processor time and its largest resident memory are what the
 system reports when it ends. The peers are run once, the program `--runs` times; medians are shown.
 pickle.load alone says what any tool written in Python pays before it begins. torch's tool is
-`python -m torch.cuda._memory_viz`, from the environment that runs this script.
+`python -m torch.cuda._memory_viz`, from the environment that runs this script. Mosaic is run from a checkout
+of facebookresearch/mosaic, by the Python that PYTHON names (it needs pandas, altair, omegaconf, click).
 """
 
 import argparse
@@ -52,6 +53,7 @@ def main():
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--huge", action="store_true", help="make the file without Python holding it")
     parser.add_argument("--file")
+    parser.add_argument("--mosaic", type=pathlib.Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lowtide_snapshot_") as folder:
         path = options.file or os.path.join(folder, "made.pickle")
@@ -64,6 +66,12 @@ def main():
         show("lowtide snapshot --json", [measure([options.program, "snapshot", path, "--json"]) for _ in range(options.runs)])
         show("lowtide replay", [measure([options.program, "replay", path])])
         show("lowtide report", [measure([options.program, "report", path, "-o", os.path.join(folder, "page.html")])])
+        if options.mosaic:
+            os.environ["PYTHONPATH"] = str(options.mosaic)
+            python = os.environ.get("PYTHON", sys.executable)
+            peak = [python, "-m", "mosaic.cmd.get_memory_usage_peak", "--snapshot", path]
+            show("mosaic get_memory_usage_peak", [measure(peak)])
+            del os.environ["PYTHONPATH"]
         if options.no_peers:
             return
         load = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"

@@ -38,7 +38,7 @@ Verb report_verb() {
   return {.name = "report",
           .summary = "write a snapshot as a page to look at, without a network",
           .words = {{"FILE", "a snapshot, as torch.cuda.memory._dump_snapshot writes it"}},
-          .flags = {out, {"redact", "", "leave folders, user names and notes out", ""}},
+          .flags = {out, {"redact", "", "leave folders and user names out", ""}},
           .examples = {"lowtide report snapshot.pickle -o report.html",
                        "lowtide report snapshot.pickle --redact -o to_share.html"},
           .run = run};

@@ -46,7 +46,7 @@ Verb snapshot_verb() {
           .words = {{"FILE", "a snapshot, as torch.cuda.memory._dump_snapshot writes it"}},
           .flags = {{"json", "", "print the result as JSON", ""},
                     {"diff", "OTHER", "compare with a later snapshot", ""},
-                    {"redact", "", "leave folders, user names and notes out", ""}},
+                    {"redact", "", "leave folders and user names out", ""}},
           .examples = {"lowtide snapshot snapshot.pickle",
                        "lowtide snapshot step10.pickle --diff step50.pickle --json"},
           .run = run};

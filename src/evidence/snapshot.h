@@ -90,7 +90,6 @@ struct EventColumns {
   std::vector<std::int64_t> time_us;  // 0: not recorded
   std::vector<StackId> stack;
   std::vector<std::uint32_t> lane;  // index into Snapshot::lanes
-  std::vector<std::uint32_t> note;  // text id of user_metadata; 0: none
 
   std::size_t count() const { return action.size(); }
 };

@@ -33,7 +33,6 @@ enum Known : std::uint32_t {
   kStream,
   kTimeUs,
   kFrames,
-  kUserMetadata,
   kPoolId,
   kDeviceFree,
   kFilename,
@@ -60,7 +59,6 @@ constexpr std::array<std::string_view, kKnownTexts> kKnownNames{"",
                                                                 "stream",
                                                                 "time_us",
                                                                 "frames",
-                                                                "user_metadata",
                                                                 "pool_id",
                                                                 "device_free",
                                                                 "filename",
@@ -78,6 +76,8 @@ constexpr std::array<std::string_view, kKnownTexts> kKnownNames{"",
                                                                 "segment_pool_id",
                                                                 "is_expandable",
                                                                 "stage"};
+
+constexpr std::size_t kMaxDevices = 1024;
 
 enum Tag : std::uint8_t {
   kFrameTag = 1,
@@ -266,6 +266,11 @@ class SnapshotFolder : public PickleFolder {
     }
     assemble_segments(heap_.elements(segments));
     if (is_sequence(traces)) assemble_traces(heap_.elements(traces));
+    // Each device is a pass over the segments.
+    if (snapshot_.devices().size() > kMaxDevices) {
+      refuse(concat("it has segments of more than ", kMaxDevices,
+                    " devices. The file is damaged or made by hand"));
+    }
     snapshot_.texts = std::move(heap_.texts);
     return std::move(snapshot_);
   }
@@ -415,7 +420,6 @@ class SnapshotFolder : public PickleFolder {
     events.time_us.push_back(0);
     events.stack.push_back(0);
     events.lane.push_back(0);
-    events.note.push_back(0);
     return PickleValue::record(kEventTag, row);
   }
 
@@ -463,9 +467,6 @@ class SnapshotFolder : public PickleFolder {
           break;
         case kFrames:
           events.stack[row] = stack_id(value);
-          break;
-        case kUserMetadata:
-          events.note[row] = text_id(value);
           break;
         case kPoolId:
           read_pool_id(value, lane);
@@ -678,7 +679,6 @@ class SnapshotFolder : public PickleFolder {
       reorder(events.time_us);
       reorder(events.stack);
       reorder(events.lane);
-      reorder(events.note);
     }
     std::uint32_t first = 0;
     for (std::size_t device = 0; device < rows.size(); ++device) {

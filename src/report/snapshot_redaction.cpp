@@ -40,8 +40,6 @@ void redact(Snapshot& snapshot) {
     annotation.name = as_is[annotation.name];
     annotation.stage = as_is[annotation.stage];
   }
-  // What users wrote themselves can say anything.
-  std::fill(snapshot.events.note.begin(), snapshot.events.note.end(), 0);
   snapshot.texts = std::move(clean);
   snapshot.name = redacted_path(snapshot.name);
 }

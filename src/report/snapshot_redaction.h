@@ -13,7 +13,7 @@ namespace lowtide {
 // (".../site-packages/torch/nn/functional.py"). Not a path: unchanged.
 std::string redacted_path(std::string_view path);
 
-// Redacts every file of a frame, every annotation and note, and the snapshot's own name.
+// Redacts every file of a frame and the snapshot's own name.
 void redact(Snapshot& snapshot);
 
 }  // namespace lowtide

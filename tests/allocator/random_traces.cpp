@@ -171,7 +171,6 @@ Snapshot snapshot_of(const SlowAllocator& run, std::size_t first_event, bool nam
     events.size.push_back(event.size);
     events.time_us.push_back(0);
     events.stack.push_back(0);
-    events.note.push_back(0);
   }
   if (events.count() > 0) {
     snapshot.traces.push_back({0, 0, static_cast<std::uint32_t>(events.count())});

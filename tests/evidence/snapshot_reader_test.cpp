@@ -163,6 +163,19 @@ TEST_CASE("a sound pickle that is no snapshot is refused") {
   CHECK(refusal(pickled(event(5))) == "read");
 }
 
+TEST_CASE("more devices than any host has are refused") {
+  Made::List segments;
+  for (int i = 0; i < 1025; ++i) {
+    segments.push_back(Made::Dict{{"device", i}, {"total_size", 512}, {"blocks", Made::List{}}});
+  }
+  const auto pickled = [](const Made& made) {
+    return PickleWriter(Dialect::kPython, 4).write(made);
+  };
+  CHECK(refusal(pickled(segments)).find("more than 1024 devices") != std::string::npos);
+  segments.pop_back();
+  CHECK(refusal(pickled(segments)) == "read");
+}
+
 TEST_CASE("a file that repeats one segment or event does not grow beyond itself") {
   const auto pickled = [](const Made& made) {
     return PickleWriter(Dialect::kPython, 4).write(made);
