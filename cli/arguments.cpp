@@ -1,5 +1,6 @@
 #include <charconv>
 #include <cmath>
+#include <sstream>
 
 #include "cli/verb.h"
 #include "lowtide/error.h"
@@ -28,6 +29,14 @@ const std::string& Arguments::text(const std::string& flag) const {
   const auto found = values_.find(flag);
   LOWTIDE_ASSERT(found != values_.end());
   return found->second;
+}
+
+std::vector<std::string> Arguments::texts(const std::string& flag) const {
+  std::vector<std::string> all;
+  if (!has(flag)) return all;
+  std::istringstream lines(text(flag));
+  for (std::string line; std::getline(lines, line);) all.push_back(line);
+  return all;
 }
 
 std::int64_t Arguments::integer(const std::string& flag) const {

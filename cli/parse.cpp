@@ -90,12 +90,17 @@ Arguments parse_arguments(const Verb& verb, const std::vector<std::string>& argu
   std::map<std::string, std::string> given;
   std::map<std::string, bool> switches;
   for (const Flag& flag : verb.flags) {
-    const std::string spelled = "--" + flag.name;
+    const std::string spelled =
+        (flag.letter.empty() ? "--" : "-" + flag.letter + ",--") + flag.name;
     if (flag.value_name.empty()) {
       app.add_flag(spelled, switches[flag.name])->disable_flag_override();
     } else {
       CLI::Option* option = app.add_option(spelled, given[flag.name]);
-      option->take_last();
+      if (flag.repeats) {
+        option->join('\n');  // as Arguments::texts splits them
+      } else {
+        option->take_last();
+      }
     }
   }
   // What follows "--" is words, whatever it looks like.
@@ -106,7 +111,9 @@ Arguments parse_arguments(const Verb& verb, const std::vector<std::string>& argu
     app.parse(std::move(reversed));
   } catch (const CLI::ArgumentMismatch&) {
     for (const Flag& flag : verb.flags) {
-      if (!arguments.empty() && arguments.back() == "--" + flag.name) {
+      if (!arguments.empty() && !flag.value_name.empty() &&
+          (arguments.back() == "--" + flag.name ||
+           (!flag.letter.empty() && arguments.back() == "-" + flag.letter))) {
         refuse(verb, concat("--", flag.name, " needs a value, ", flag.value_name));
       }
     }
@@ -178,8 +185,9 @@ std::string help_text(const Verb& verb) {
     std::string right = flag.help;
     if (!flag.choices.empty()) right += concat(" (", joined(flag.choices, ", "), ")");
     if (!flag.default_value.empty()) right += concat(" [", flag.default_value, "]");
-    out +=
-        help_row("--" + flag.name + (flag.value_name.empty() ? "" : " " + flag.value_name), right);
+    std::string left = (flag.letter.empty() ? "--" : "-" + flag.letter + ", --") + flag.name;
+    if (!flag.value_name.empty()) left += " " + flag.value_name;
+    out += help_row(left, right);
   }
   out += help_row("--help", "show this text");
   out += "\nExamples:\n";

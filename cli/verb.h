@@ -34,6 +34,8 @@ struct Flag {
   std::string help;                       // one sentence, no full stop
   std::string default_value;              // used when the flag is absent; empty for none
   std::vector<std::string> choices = {};  // allowed values; empty for any
+  bool repeats = false;                   // may be given several times: see Arguments::texts
+  std::string letter = {};                // "o" for -o; empty for none
 };
 
 struct Word {
@@ -53,6 +55,8 @@ class LOWTIDE_API Arguments {
   // True when the flag was given or has a default.
   bool has(const std::string& flag) const { return values_.count(flag) != 0; }
   const std::string& text(const std::string& flag) const;
+  // All values of a flag that repeats, in order; none when it is absent.
+  std::vector<std::string> texts(const std::string& flag) const;
   std::int64_t integer(const std::string& flag) const;
   double number(const std::string& flag) const;
   Bytes bytes(const std::string& flag) const;

@@ -11,5 +11,8 @@ Verb explain_verb();
 Verb errors_verb();
 Verb doctor_verb();
 Verb lint_verb();
+Verb snapshot_verb();
+Verb replay_verb();
+Verb report_verb();
 
 }  // namespace lowtide
