@@ -231,10 +231,12 @@ std::size_t logger_fields(std::string_view text) {
         std::string_view("-|]:").find(separated[0]) == std::string_view::npos) {
       continue;
     }
+    // One separator: the text after it may begin with another of these.
     std::size_t i = static_cast<std::size_t>(separated.data() - text.data());
-    const bool place = separated[0] == '|';
-    while (i < text.size() && std::string_view("-|]: ").find(text[i]) != std::string_view::npos)
-      ++i;
+    while (i < text.size() && (text[i] == ']' || is_blank(text[i]))) ++i;
+    const bool place = i < text.size() && text[i] == '|';
+    if (i < text.size() && (text[i] == '-' || text[i] == '|' || text[i] == ':')) ++i;
+    while (place && i < text.size() && is_blank(text[i])) ++i;
     if (place) {
       // "module:run:12 - "
       const std::size_t end = text.find(' ', i);
