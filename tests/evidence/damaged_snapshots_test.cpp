@@ -43,6 +43,17 @@ void uncounted(void* pointer) {
 
 void* operator new(std::size_t size) { return counted(size); }
 void* operator new[](std::size_t size) { return counted(size); }
+// libstdc++ sends these to the ones above; a sanitizer has its own.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return counted(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+void* operator new[](std::size_t size, const std::nothrow_t& tag) noexcept {
+  return operator new(size, tag);
+}
 void operator delete(void* pointer) noexcept { uncounted(pointer); }
 void operator delete[](void* pointer) noexcept { uncounted(pointer); }
 void operator delete(void* pointer, std::size_t) noexcept { uncounted(pointer); }
