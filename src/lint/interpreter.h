@@ -132,6 +132,7 @@ class Interpreter {
                       NodeId id);
   Value module_method(const Value& receiver, Name method, Arguments& given, NodeId id);
   Value optimizer_made(Arguments& given, NodeId id, const std::string& path);
+  void note_optimizer(const Value& used);
   Value super_call(Name method, Arguments& given, NodeId id);
   void bind_parameters(ObjectId function, Frame& frame, Arguments& given);
   Value parameter_default(NodeId parameter, Frame& frame);

@@ -455,6 +455,7 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
   if (name == "step") {
     if (is_optimizer(receiver)) {
       note_step();
+      note_optimizer(receiver);
       if (!given.positional.empty() && given.positional[0].object != 0 &&
           heap_[given.positional[0].object].kind == ObjectKind::kFunction) {
         Arguments nothing;
@@ -471,6 +472,7 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
   if (name == "zero_grad" || name == "zero_grads" || name == "clear_gradients" ||
       name == "reset_grad" || name == "clear_grads") {
     note_zeroed();
+    note_optimizer(receiver);
     return none();
   }
   if (receiver.hint == n_.grad && (name == "zero_" || name == "detach_")) {
@@ -1041,6 +1043,12 @@ void Interpreter::check_linear(const std::string& path, const Arguments& given, 
                                  " MiB in float32, and ", with_thousands(weights / (1 << 16)),
                                  " MiB with its gradient and Adam's two moments; pool the features "
                                  "first, or factor it")});
+}
+
+// One that came from elsewhere, as an argument, may update any module.
+void Interpreter::note_optimizer(const Value& used) {
+  const bool made_here = used.object != 0 && heap_[used.object].kind == ObjectKind::kLibrary;
+  if (!made_here && !is_module(used)) seen_.unknown_optimizer = true;
 }
 
 Value Interpreter::optimizer_made(Arguments& given, NodeId id, const std::string& path) {
