@@ -13,12 +13,22 @@ namespace {
 
 thread_local bool t_trying = false;
 
+// Plans that other threads, or a source that is gone, may spoil before a bring-back is given up.
+constexpr int kMostRounds = 64;
+
 [[noreturn]] void stop_for_lost_source(const hook::Operator& op, Bytes bytes) {
   throw DivergenceError(
       "LT0304", concat("a tensor that was dropped cannot be brought back: an input of ", op.name,
                        " (", format_bytes(bytes),
                        ") was resized or given other memory since. Keep tensors that backward "
                        "needs as they are, or train without a budget"));
+}
+
+[[noreturn]] void stop_for_gone_source() {
+  throw DivergenceError(
+      "LT0304",
+      "a tensor that was dropped cannot be brought back: something that it was made from is "
+      "gone. Keep tensors that backward needs as they are, or train without a budget");
 }
 
 }  // namespace
@@ -281,7 +291,9 @@ std::vector<c10::Storage> Replayer::bring_back(const StorageTable::Records& targ
   }
   // Another thread may free what was counted on, though what it needs is held. That ends: what it
   // freed is gone, and the next plan does without.
+  int rounds = 0;
   for (bool finished = false; !finished;) {
+    if (++rounds > kMostRounds) stop_for_gone_source();
     for (bool has_more = true; has_more;) {
       StorageTable::Trash trash;
       const StorageTable::Lock lock = table_.lock();
