@@ -216,7 +216,10 @@ void OpRecorder::prepare_write(const std::shared_ptr<StorageRecord>& record) {
     if (!record->id.valid()) return;
     for (const auto& other : table_.dependents(*record)) {
       if (other->held) pinned.push_back(other->held);
-      if (!table_.graph().is_there(other->id) && other->saved > 0) dropped.push_back(other);
+      // What an earlier write has lost cannot come back; its unpack says so.
+      if (!table_.graph().is_there(other->id) && other->saved > 0 && other->lost == nullptr) {
+        dropped.push_back(other);
+      }
     }
   }
   if (!dropped.empty()) {
