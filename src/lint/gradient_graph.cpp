@@ -110,55 +110,66 @@ bool GradientGraph::has_history(GraphId id, int depth) {
   return yes;
 }
 
-bool GradientGraph::from_parameters_only(GraphId id) const {
-  std::vector<bool> seen(nodes_.size());
-  std::vector<GraphId> open{id};
-  bool parameter = false;
+namespace {
+
+enum class Walk : std::uint8_t { kOn, kNotPast, kStop };
+
+bool is_call(const GraphNode& node) {
+  return node.op == GraphOp::kForward || node.op == GraphOp::kCall;
+}
+
+// Visits what is reached from `start` by next(), each node once. True: a visit said kStop.
+template <class Visit, class Next>
+bool walk(GraphId size, GraphId start, Visit visit, Next next) {
+  std::vector<bool> seen(static_cast<std::size_t>(size));
+  std::vector<GraphId> open{start};
   while (!open.empty()) {
     const GraphId at = open.back();
     open.pop_back();
     if (seen[static_cast<std::size_t>(at)]) continue;
     seen[static_cast<std::size_t>(at)] = true;
-    const GraphNode& node = nodes_[static_cast<std::size_t>(at)];
-    if (is_leaf(node)) {
-      parameter = true;
-      continue;
-    }
-    if (node.op == GraphOp::kForward || node.op == GraphOp::kCall) return false;
-    open.insert(open.end(), node.inputs.begin(), node.inputs.end());
+    const Walk way = visit(at);
+    if (way == Walk::kStop) return true;
+    if (way == Walk::kNotPast) continue;
+    const auto& more = next(at);
+    open.insert(open.end(), more.begin(), more.end());
   }
-  return parameter;
+  return false;
+}
+
+}  // namespace
+
+bool GradientGraph::from_parameters_only(GraphId id) const {
+  bool parameter = false;
+  const bool other = walk(
+      size(), id,
+      [&](GraphId at) {
+        const GraphNode& node = (*this)[at];
+        if (is_leaf(node)) {
+          parameter = true;
+          return Walk::kNotPast;
+        }
+        return is_call(node) ? Walk::kStop : Walk::kOn;
+      },
+      [&](GraphId at) -> const auto& { return (*this)[at].inputs; });
+  return parameter && !other;
 }
 
 bool GradientGraph::reaches(GraphId from, GraphId to) const {
-  std::vector<bool> seen(nodes_.size());
-  std::vector<GraphId> open{to};
-  while (!open.empty()) {
-    const GraphId at = open.back();
-    open.pop_back();
-    if (at == from) return true;
-    if (seen[static_cast<std::size_t>(at)]) continue;
-    seen[static_cast<std::size_t>(at)] = true;
-    const GraphNode& node = nodes_[static_cast<std::size_t>(at)];
-    open.insert(open.end(), node.inputs.begin(), node.inputs.end());
-  }
-  return false;
+  return walk(
+      size(), to, [&](GraphId at) { return at == from ? Walk::kStop : Walk::kOn; },
+      [&](GraphId at) -> const auto& { return (*this)[at].inputs; });
 }
 
 bool GradientGraph::activations_freed(GraphId id) const {
-  std::vector<bool> seen(nodes_.size());
-  std::vector<GraphId> open{id};
-  while (!open.empty()) {
-    const GraphId at = open.back();
-    open.pop_back();
-    if (seen[static_cast<std::size_t>(at)]) continue;
-    seen[static_cast<std::size_t>(at)] = true;
-    const GraphNode& node = (*this)[at];
-    if (node.freed) return true;
-    if (node.op == GraphOp::kForward || node.op == GraphOp::kCall) continue;
-    open.insert(open.end(), node.inputs.begin(), node.inputs.end());
-  }
-  return false;
+  return walk(
+      size(), id,
+      [&](GraphId at) {
+        const GraphNode& node = (*this)[at];
+        if (node.freed) return Walk::kStop;
+        return is_call(node) ? Walk::kNotPast : Walk::kOn;
+      },
+      [&](GraphId at) -> const auto& { return (*this)[at].inputs; });
 }
 
 void GradientGraph::index_uses() {
@@ -171,34 +182,20 @@ void GradientGraph::index_uses() {
 }
 
 bool GradientGraph::thrown_away(GraphId id) const {
-  std::vector<bool> seen(nodes_.size());
-  std::vector<GraphId> open{id};
-  while (!open.empty()) {
-    const GraphId at = open.back();
-    open.pop_back();
-    if (seen[static_cast<std::size_t>(at)]) continue;
-    seen[static_cast<std::size_t>(at)] = true;
-    const GraphNode& node = (*this)[at];
-    if (node.backwarded || node.escaped || node.confirmed || node.kept) return false;
-    const auto& uses = uses_[static_cast<std::size_t>(at)];
-    open.insert(open.end(), uses.begin(), uses.end());
-  }
-  return true;
+  return !walk(
+      size(), id,
+      [&](GraphId at) {
+        const GraphNode& node = (*this)[at];
+        const bool used = node.backwarded || node.escaped || node.confirmed || node.kept;
+        return used ? Walk::kStop : Walk::kOn;
+      },
+      [&](GraphId at) -> const auto& { return uses_[static_cast<std::size_t>(at)]; });
 }
 
 bool GradientGraph::dropped_somewhere(GraphId id) const {
-  std::vector<bool> seen(nodes_.size());
-  std::vector<GraphId> open{id};
-  while (!open.empty()) {
-    const GraphId at = open.back();
-    open.pop_back();
-    if (seen[static_cast<std::size_t>(at)]) continue;
-    seen[static_cast<std::size_t>(at)] = true;
-    if ((*this)[at].dropped) return true;
-    const auto& uses = uses_[static_cast<std::size_t>(at)];
-    open.insert(open.end(), uses.begin(), uses.end());
-  }
-  return false;
+  return walk(
+      size(), id, [&](GraphId at) { return (*this)[at].dropped ? Walk::kStop : Walk::kOn; },
+      [&](GraphId at) -> const auto& { return uses_[static_cast<std::size_t>(at)]; });
 }
 
 }  // namespace lowtide::lint
