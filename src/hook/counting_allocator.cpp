@@ -21,6 +21,12 @@
 // tells these apart: the 8 bytes before such a block are the size field of the C library's own
 // header, never a seal. They go to free_cpu, uncounted.
 //
+// Reuse. Large blocks are mapped on their own and kept when they are freed (block_cache.h), as long
+// as what lives and what is kept stay within the limit and within what the process needed lately;
+// so resident memory follows the counts, and a step finds the pages of the one before. Where
+// libtorch was told to fill, align or place blocks in its own way, all of them come from
+// c10::alloc_cpu.
+//
 // Order. A block is counted after it was allocated and uncounted after it was freed. With a gate in
 // force its bytes are reserved before, so that live bytes never cross the limit, not for a moment;
 // reserved bytes become live when the block exists, so a failed allocation shows in no peak.
@@ -38,11 +44,15 @@
 #include "src/hook/counting_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/alignment.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Flags.h>
+#include <c10/util/numa.h>
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -54,7 +64,12 @@
 #include <typeinfo>
 
 #include "src/base/text.h"
+#include "src/hook/block_cache.h"
 #include "src/hook/device_memory.h"
+#include "src/hook/host_errors.h"
+
+C10_DECLARE_bool(caffe2_cpu_allocator_do_zero_fill);
+C10_DECLARE_bool(caffe2_cpu_allocator_do_junk_fill);
 
 namespace lowtide::hook {
 
@@ -62,7 +77,9 @@ namespace {
 
 struct alignas(kBlockHeaderBytes) BlockHeader {
   MemoryBlock block;
-  std::uint64_t unused[3];
+  Bytes capacity;  // of the BlockCache; 0: from c10::alloc_cpu
+  Bytes touched;   // the largest request that it served, for the BlockCache
+  std::uint64_t unused;
   std::uint64_t seal;  // last: next to the data
 };
 static_assert(sizeof(BlockHeader) == kBlockHeaderBytes);
@@ -75,6 +92,8 @@ constexpr std::size_t kLargestRequest =
     static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) - kBlockHeaderBytes;
 
 constinit MemoryLedger g_ledger;
+constinit BlockCache g_cache;
+constinit std::atomic<bool> g_reuses{false};
 constinit std::atomic<BlockListener*> g_listener{nullptr};
 constinit thread_local MemoryKind g_current_kind = MemoryKind::kProgram;
 
@@ -127,8 +146,17 @@ void free_block(void* data) {
   const Bytes size_bytes = header->block.size_bytes;
   const MemoryKind kind = header->block.kind;
   header->seal = seal_of(data, kFreedSeal);
-  c10::free_cpu(header);
+  const Bytes capacity = header->capacity;
+  if (capacity == 0) {
+    c10::free_cpu(header);
+    g_ledger.subtract(size_bytes, kind);
+    return;
+  }
+  // What is kept is no tensor's any more, and does not count against the limit while it can go.
   g_ledger.subtract(size_bytes, kind);
+  const Bytes touched = header->touched;
+  g_cache.put(header, capacity, touched,
+              g_reuses.load(std::memory_order_relaxed) ? g_ledger.room_for_reuse() : 0);
 }
 
 // "Error code 12 (Cannot allocate memory)" out of libtorch's message, or its first line.
@@ -186,13 +214,42 @@ bool gate_makes_room_for_system(Bytes request, MemoryKind kind) {
   return gate->make_room({RoomRequest::Reason::kSystem, request, g_ledger.limit(), kind});
 }
 
-void* allocate_from_system(Bytes request, MemoryKind kind) {
+// A warm block, or a new mapping; null when there is neither. `request` is reserved already if
+// there is a limit.
+BlockHeader* allocate_reusable(Bytes request, bool is_reserved) {
+  const Bytes capacity = BlockCache::capacity_for(request + kBlockHeaderBytes);
+  Bytes touched = 0;
+  void* base = g_cache.take(capacity, touched);
+  if (base == nullptr) {
+    const Bytes room = g_ledger.room_for_reuse();
+    g_cache.trim(is_reserved ? room : room - std::min(room, request));
+    base = BlockCache::map(capacity);
+    if (base == nullptr) return nullptr;
+  }
+  auto* header = new (base) BlockHeader;
+  header->capacity = capacity;
+  header->touched = std::max(touched, request);
+  return header;
+}
+
+BlockHeader* allocate_from_system(Bytes request, MemoryKind kind, bool is_reserved) {
+  const Bytes bytes = request + kBlockHeaderBytes;
   for (;;) {
+    if (BlockCache::is_large(bytes) && g_reuses.load(std::memory_order_relaxed)) {
+      if (BlockHeader* header = allocate_reusable(request, is_reserved)) {
+        return header;
+      }
+    }
     std::string reason;
     try {
-      return c10::alloc_cpu(request + kBlockHeaderBytes);
+      auto* header = new (c10::alloc_cpu(bytes)) BlockHeader;
+      header->capacity = 0;
+      return header;
     } catch (const c10::Error& error) {
       reason = system_reason(error.what_without_backtrace());
+    }
+    if (g_cache.trim(0) > 0) {
+      continue;
     }
     if (!gate_makes_room_for_system(request, kind)) {
       fail(request, reason);
@@ -200,11 +257,28 @@ void* allocate_from_system(Bytes request, MemoryKind kind) {
   }
 }
 
+// Whether libtorch was told to fill, align or place blocks in a way of its own.
+bool is_plain_alloc_cpu() {
+  return !FLAGS_caffe2_cpu_allocator_do_junk_fill && !FLAGS_caffe2_cpu_allocator_do_zero_fill &&
+         !c10::IsNUMAEnabled() && c10::c10_compute_alignment(Bytes{1} << 30) == c10::gAlignment;
+}
+
 class CountingAllocator final : public c10::Allocator {
  public:
   constexpr CountingAllocator() = default;
 
   c10::DataPtr allocate(std::size_t request) override {
+    return with_host_errors([&] { return allocate_block(request); });
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
+
+  void copy_data(void* dest, const void* src, std::size_t count) const override {
+    default_copy_data(dest, src, count);
+  }
+
+ private:
+  static c10::DataPtr allocate_block(std::size_t request) {
     const c10::Device kCpu(c10::DeviceType::CPU);
     if (request == 0) {
       return {nullptr, nullptr, &free_block, kCpu};
@@ -213,21 +287,20 @@ class CountingAllocator final : public c10::Allocator {
       fail(request, "no such size exists (a negative number?)");
     }
     const MemoryKind kind = g_current_kind;
-    void* base = nullptr;
+    BlockHeader* header = nullptr;
     bool reserved = false;
     if (g_ledger.is_gated()) [[unlikely]] {
       reserved = reserve_room(request, kind);
     }
     try {
-      base = allocate_from_system(request, kind);
+      header = allocate_from_system(request, kind, reserved);
     } catch (...) {
       if (reserved) {
         g_ledger.cancel(request);
       }
       throw;
     }
-    void* data = static_cast<char*>(base) + kBlockHeaderBytes;
-    auto* header = new (base) BlockHeader;
+    void* data = reinterpret_cast<char*>(header) + kBlockHeaderBytes;
     header->block = {nullptr, request, kind, 0};
     header->seal = seal_of(data, kLiveSeal);
     if (reserved) {
@@ -241,12 +314,6 @@ class CountingAllocator final : public c10::Allocator {
     c10::DataPtr result(data, data, &free_block, kCpu);
     c10::profiledCPUMemoryReporter().New(data, request);
     return result;
-  }
-
-  c10::DeleterFnPtr raw_deleter() const override { return &free_block; }
-
-  void copy_data(void* dest, const void* src, std::size_t count) const override {
-    default_copy_data(dest, src, count);
   }
 };
 
@@ -317,8 +384,20 @@ std::string name_of(const c10::Allocator& allocator) {
 struct RegisterAtLoad {
   RegisterAtLoad() {
     register_counting_allocator();
-    pthread_atfork([] { g_ledger.before_fork(); }, [] { g_ledger.after_fork_in_parent(); },
-                   [] { g_ledger.after_fork_in_child(); });
+    set_block_reuse(true);
+    pthread_atfork(
+        [] {
+          g_cache.before_fork();
+          g_ledger.before_fork();
+        },
+        [] {
+          g_ledger.after_fork_in_parent();
+          g_cache.after_fork();
+        },
+        [] {
+          g_ledger.after_fork_in_child();
+          g_cache.after_fork();
+        });
   }
 } const g_register_at_load;
 
@@ -333,6 +412,17 @@ AllocationError::~AllocationError() = default;
 c10::Allocator& counting_allocator() noexcept { return g_allocator.object; }
 
 DeviceMemory& cpu_memory() noexcept { return g_memory.object; }
+
+bool set_block_reuse(bool on) noexcept {
+#ifdef __SANITIZE_ADDRESS__
+  on = false;  // it would hide tensors that are used after they were freed
+#endif
+  const bool was_on = g_reuses.exchange(on && is_plain_alloc_cpu(), std::memory_order_relaxed);
+  if (!on) g_cache.trim(0);
+  return was_on;
+}
+
+Bytes reusable_bytes() noexcept { return g_cache.kept_bytes(); }
 
 MemoryKind exchange_current_kind(MemoryKind kind) noexcept {
   return std::exchange(g_current_kind, kind);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lowtide/bytes.h"
 #include "lowtide/error.h"
 #include "lowtide/export.h"
 
@@ -49,5 +50,12 @@ LOWTIDE_API Registration current_registration();
 
 // The allocator itself, whether registered or not. Lives for ever.
 LOWTIDE_API c10::Allocator& counting_allocator() noexcept;
+
+// Whether freed large blocks are kept for reuse; on from the load on, except where libtorch was
+// told to fill, align or place blocks in its own way, and in sanitizer builds. Off gives all of
+// them back. Returns what it was.
+LOWTIDE_API bool set_block_reuse(bool on) noexcept;
+// Bytes of free blocks that are kept.
+LOWTIDE_API Bytes reusable_bytes() noexcept;
 
 }  // namespace lowtide::hook

@@ -39,14 +39,29 @@ std::string to_string(const MemoryByKind& by_kind) {
 }
 
 namespace hook {
+namespace {
 
-void MemoryLedger::add(Bytes bytes, MemoryKind kind) noexcept {
-  const ForkSafeLock::Guard guard(lock_);
+constexpr std::uint32_t kBlocksInWindow = 32'768;
+
+}  // namespace
+
+void MemoryLedger::grow(Bytes bytes, MemoryKind kind) noexcept {
   live_by_kind_[kind] += bytes;
   live_ += bytes;
   if (live_ > lowest_peak_) {
     raise_peaks();
   }
+  if (++blocks_in_window_ >= kBlocksInWindow) {
+    earlier_peak_ = recent_peak_;
+    recent_peak_ = 0;
+    blocks_in_window_ = 0;
+  }
+  recent_peak_ = std::max(recent_peak_, live_);
+}
+
+void MemoryLedger::add(Bytes bytes, MemoryKind kind) noexcept {
+  const ForkSafeLock::Guard guard(lock_);
+  grow(bytes, kind);
 }
 
 void MemoryLedger::subtract(Bytes bytes, MemoryKind kind) noexcept {
@@ -70,6 +85,13 @@ MemoryByKind MemoryLedger::live_by_kind() const noexcept {
 Bytes MemoryLedger::live() const noexcept {
   const ForkSafeLock::Guard guard(lock_);
   return live_;
+}
+
+Bytes MemoryLedger::room_for_reuse() const noexcept {
+  const ForkSafeLock::Guard guard(lock_);
+  const Bytes most = std::min(limit_, std::max(recent_peak_, earlier_peak_));
+  const Bytes taken = live_ + pending_;
+  return most - std::min(most, taken);
 }
 
 void MemoryLedger::raise_peaks() noexcept {
@@ -157,11 +179,7 @@ void MemoryLedger::release_gate() noexcept {
 void MemoryLedger::commit(Bytes bytes, MemoryKind kind) noexcept {
   const ForkSafeLock::Guard guard(lock_);
   pending_ -= bytes;
-  live_by_kind_[kind] += bytes;
-  live_ += bytes;
-  if (live_ > lowest_peak_) {
-    raise_peaks();
-  }
+  grow(bytes, kind);
 }
 
 void MemoryLedger::cancel(Bytes bytes) noexcept {

@@ -46,6 +46,10 @@ class LOWTIDE_API MemoryLedger {
   MemoryByKind live_by_kind() const noexcept;
   Bytes live() const noexcept;
 
+  // What free blocks may take without the process growing beyond what it needed lately (the last
+  // 32,768 to 65,536 blocks), nor beyond the limit: 0 at a peak.
+  Bytes room_for_reuse() const noexcept;
+
   // Peaks. A watch begins and restarts at what is live now.
   void begin_watch(PeakWatch& watch) noexcept;
   void end_watch(PeakWatch& watch) noexcept;
@@ -78,6 +82,7 @@ class LOWTIDE_API MemoryLedger {
   void after_fork_in_child() noexcept;
 
  private:
+  void grow(Bytes bytes, MemoryKind kind) noexcept;
   void raise_peaks() noexcept;
   void find_lowest_peak() noexcept;
 
@@ -87,6 +92,9 @@ class LOWTIDE_API MemoryLedger {
   Bytes pending_ = 0;
   Bytes limit_ = kNoLimit;
   Bytes lowest_peak_ = kNoLimit;  // of all watches: below it no peak can be new
+  Bytes recent_peak_ = 0;         // of this window of blocks, and of the one before
+  Bytes earlier_peak_ = 0;
+  std::uint32_t blocks_in_window_ = 0;
   PeakWatch* watches_ = nullptr;
   AllocationGate* gate_ = nullptr;
   std::uint32_t gate_users_ = 0;

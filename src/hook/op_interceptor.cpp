@@ -1,5 +1,7 @@
 #include "src/hook/op_interceptor.h"
 
+#include "src/hook/host_errors.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -112,7 +114,7 @@ struct DepthScope {
 struct OpInterception::State {
   static void before(OpInterception* shown, OpCall& call) {
     if (shown->also_shown_ != nullptr) before(shown->also_shown_, call);
-    shown->observer_.before(call);
+    with_host_errors([&] { shown->observer_.before(call); });
   }
 
   static void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys,

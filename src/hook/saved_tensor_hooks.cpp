@@ -166,6 +166,12 @@ bool is_output_of_newest_node(const at::Tensor& tensor) {
   return node != nullptr && node->sequence_nr() + 1 >= at::sequence_number::peek();
 }
 
+std::size_t holder_count(const at::Tensor& tensor) {
+  const std::size_t count = tensor.use_count();
+  const bool has_idle_wrapper = tensor.unsafeGetTensorImpl()->pyobj_slot()->has_unique_reference();
+  return has_idle_wrapper ? count - 1 : count;
+}
+
 at::Tensor base_of(const at::Tensor& tensor) {
   if (!tensor.is_view()) return tensor;
   return at::Tensor(tensor._base());

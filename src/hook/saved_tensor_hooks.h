@@ -118,6 +118,10 @@ bool is_output_of_newest_node(const at::Tensor& tensor);
 // it may be changed in place, and gradients with respect to it can be asked for.
 void make_intermediate(const at::Tensor& tensor);
 
+// How many hold `tensor`. A Python wrapper lives as long as the tensor, once there is one, and
+// holds it; it counts only while something in Python refers to it.
+std::size_t holder_count(const at::Tensor& tensor);
+
 // The base of a view that autograd tracks, else `tensor` itself.
 at::Tensor base_of(const at::Tensor& tensor);
 
