@@ -2,6 +2,7 @@
 include(GNUInstallDirs)
 
 option(LOWTIDE_DEVELOPER_MODE "Build tests and benchmarks, warnings are errors" ${PROJECT_IS_TOP_LEVEL})
+option(LOWTIDE_PYTHON_PACKAGE "Build the Python package" ON)
 option(LOWTIDE_SANITIZE "Build with the address and undefined-behaviour sanitizers" OFF)
 option(LOWTIDE_CLANG_TIDY "Run clang-tidy on every source file" OFF)
 

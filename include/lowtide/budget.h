@@ -85,9 +85,11 @@ class LOWTIDE_API BudgetError : public c10::OutOfMemoryError, public ErrorInfo {
   ~BudgetError() override;
 };
 
-// Tensors that the program itself holds, by the op that made them.
+// Tensors that the program itself holds, by the op that made them and, in a Python process and from
+// 1 MiB on, the line of the program that called it.
 struct LOWTIDE_API ProgramHold {
-  std::string op;  // "aten::mm"; "" for what no op under this budget made
+  std::string op;    // "aten::mm"
+  std::string line;  // "train.py:12"; "" when not known
   Bytes bytes = 0;
   std::uint64_t tensors = 0;
 };
@@ -109,7 +111,7 @@ struct LOWTIDE_API BudgetReport {
   Bytes smallest_budget_bytes = 0;
   Bytes budget_lower_bound_bytes = 0;
   Bytes program_bytes = 0;                 // what the program itself holds now, of what an op made
-  std::vector<ProgramHold> program_holds;  // the same by op, largest first; at most 16
+  std::vector<ProgramHold> program_holds;  // the same by op and line, largest first; at most 16
 
   std::string to_text() const;
   std::string to_json() const;

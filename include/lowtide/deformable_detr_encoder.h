@@ -91,6 +91,11 @@ class LOWTIDE_API DeformableDetrTransformerEncoderImpl : public torch::nn::Modul
   // The parameters by mmdetection's names, sharing memory with the module, without grad.
   std::map<std::string, at::Tensor> state_dict() const;
 
+  // Computes with `tensors` from now on, by the names of state_dict(), for a host whose own module
+  // owns them; the module's parameters stay what they are. Throws UsageError (LT0426) when names or
+  // shapes are not the parameters'.
+  void use_parameters(const std::map<std::string, at::Tensor>& tensors);
+
   // A copy with parameters of its own. Draws nothing from the generator.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;

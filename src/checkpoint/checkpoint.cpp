@@ -12,6 +12,7 @@
 #include "src/checkpoint/kept_input.h"
 #include "src/checkpoint/region_trace.h"
 #include "src/hook/ambient_state.h"
+#include "src/hook/host_errors.h"
 #include "src/hook/op_interceptor.h"
 #include "src/hook/saved_tensor_hooks.h"
 
@@ -161,19 +162,26 @@ class FirstRunHooks final : public hook::SavedTensorHooks {
   }
 
   void call_pack_hook(const at::Tensor& tensor) override {
+    hook::with_host_errors([&] { pack(tensor); });
+  }
+  at::Tensor call_unpack_hook() override {
+    return hook::with_host_errors([&] { return unpack(); });
+  }
+
+ private:
+  void pack(const at::Tensor& tensor) {
     const bool is_parameter = tensor.requires_grad() && tensor.is_leaf();
     index_ = frame_->pack(tensor, is_parameter, observer_->op_hash());
     packed_ = true;
     // The Variable, not its data: who replaces the data of a parameter wants that seen.
     if (is_parameter) parameter_ = tensor;
   }
-  at::Tensor call_unpack_hook() override {
+  at::Tensor unpack() {
     if (!parameter_.defined()) return frame_->unpack(index_);
     frame_->check(index_);
     return parameter_;
   }
 
- private:
   const std::shared_ptr<Frame> frame_;
   const FirstRunObserver* observer_;  // valid while packing
   std::uint32_t index_ = 0;
@@ -201,7 +209,7 @@ class ReplayHooks final : public hook::SavedTensorHooks {
   explicit ReplayHooks(Frame& frame) : frame_(&frame) {}
   void call_pack_hook(const at::Tensor& tensor) override {
     held_ = tensor.requires_grad() && tensor.is_leaf() ? tensor : tensor.tensor_data();
-    frame_->replay_pack(tensor);
+    hook::with_host_errors([&] { frame_->replay_pack(tensor); });
   }
   at::Tensor call_unpack_hook() override { return held_; }
 
@@ -329,8 +337,12 @@ void Frame::replay(std::int64_t backward) {
     const hook::OpInterception intercept(observer, hook::OpInterception::Outer::kPause);
     try {
       body_->run_again();
-    } catch (const ReplayDone& done) {
+    } catch (const hook::ReplayDone& done) {
       if (done.frame != this) throw;
+    } catch (...) {
+      // On the way through the region it may have become another.
+      if (progress.failure) std::rethrow_exception(progress.failure);
+      throw;
     }
     if (progress.failure) std::rethrow_exception(progress.failure);
     if (!progress.done && progress.next < progress.expected) {
@@ -419,7 +431,7 @@ void Frame::replay_pack(const at::Tensor& tensor) {
   if (!early_stop_ || index < progress.stop_after) return;
   progress.done = true;
   progress.observer->request_stop();
-  if (op == nullptr ? KeptInput::is_keeping() : op->functional) throw ReplayDone(this);
+  if (op == nullptr ? KeptInput::is_keeping() : op->functional) throw hook::ReplayDone(this);
 }
 
 }  // namespace checkpoint_impl

@@ -126,8 +126,6 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-const char* ReplayDone::what() const noexcept { return "the replay has all it needs"; }
-
 bool OutsideTensor::replaced() const {
   const auto alive = tensor.lock();
   if (alive && alive->has_storage() &&
@@ -485,7 +483,7 @@ void ReplayObserver::before_draw(hook::OpCall& call) {
 }
 
 void ReplayObserver::before(hook::OpCall& call) {
-  if (stop_requested_ && !call.inside_kernel) throw ReplayDone(frame_);
+  if (stop_requested_ && !call.inside_kernel) throw hook::ReplayDone(frame_);
   if (!call.inside_kernel) {
     note_op(call);
     if (call.traits.written_arguments != 0) {

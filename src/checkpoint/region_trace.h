@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "src/hook/generator_state.h"
+#include "src/hook/host_errors.h"
 #include "src/hook/op_interceptor.h"
 #include "src/hook/saved_tensor_hooks.h"
 
@@ -94,14 +95,6 @@ class FirstRunObserver final : public RegionObserver {
 
   RegionTrace& trace_;
   std::vector<hook::GeneratorState> last_;  // beside each Draws: its state after the last draw seen
-};
-
-// Thrown out of a replay that has all it needs. A std::exception because the autograd engine, which
-// may be between the region and the op, passes nothing else on.
-struct ReplayDone final : std::exception {
-  explicit ReplayDone(const void* which) : frame(which) {}
-  const char* what() const noexcept override;
-  const void* frame;
 };
 
 // Puts the tensors that the region writes back to what they held before it, and after the replay

@@ -74,7 +74,8 @@ std::string BudgetReport::to_text() const {
   if (program_bytes > 0) {
     text += concat("\nheld by the program itself: ", format_bytes(program_bytes));
     for (const ProgramHold& hold : program_holds) {
-      text += concat("\n  ", format_bytes(hold.bytes), " in ", hold.tensors, " made by ", hold.op);
+      text += concat("\n  ", format_bytes(hold.bytes), " in ", hold.tensors, " made by ", hold.op,
+                     hold.line.empty() ? "" : " at ", hold.line);
     }
   }
   return text + "\n";
@@ -100,6 +101,7 @@ std::string BudgetReport::to_json() const {
   for (const ProgramHold& hold : program_holds) {
     Json entry = Json::object();
     entry["op"] = hold.op;
+    entry["line"] = hold.line;
     entry["bytes"] = hold.bytes;
     entry["tensors"] = hold.tensors;
     report["program_holds"].push_back(std::move(entry));

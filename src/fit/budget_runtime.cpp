@@ -38,11 +38,11 @@ bool is_held_by_program(const StorageRecord& record) {
       ++copies;
       is_first = is_first && j >= i;
     }
-    if (variable.use_count() > copies) return true;
+    if (hook::holder_count(variable) > copies) return true;
     if (!is_first) continue;
     ++ours;
     const at::Tensor base = hook::base_of(variable);
-    if (!base.is_same(variable) && base.use_count() == 2) ++ours;
+    if (!base.is_same(variable) && hook::holder_count(base) == 2) ++ours;
   }
   return record.held.use_count() > ours;
 }
@@ -318,6 +318,8 @@ void BudgetRuntime::saved_whole(const at::Tensor& tensor) {
 BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor, KeptVariable& kept) {
   throw_if_different();
   if (!is_plain(tensor) || tensor.storage().nbytes() < kSmallestRecipe) return {};
+  // Taken before the lock: the second reference to a tensor with a Python wrapper takes the GIL.
+  at::Tensor variable = hook::is_output_of_newest_node(tensor) ? at::Tensor() : tensor;
   const StorageTable::Lock lock = table_.lock();
   if (hook::current_backward_id() == -1) {
     before_saving(tensor.storage().nbytes());
@@ -328,8 +330,8 @@ BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor, KeptVariable
   if (record->block == nullptr) return {};
   table_.add_saved(*record);
   if (!record->held) record->held = tensor.storage();
-  if (!hook::is_output_of_newest_node(tensor)) {
-    kept.variable = tensor;
+  if (variable.defined()) {
+    kept.variable = std::move(variable);
     record->variables.push_back(&kept);
   }
   retag(*record->block, MemoryKind::kProgram, MemoryKind::kSaved);
@@ -467,7 +469,7 @@ void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
     if (!Replayer::is_trying()) holds = program_holds(total);
     for (std::size_t i = 0; i < std::min<std::size_t>(holds.size(), 3); ++i) {
       held += concat(i == 0 ? " The program itself holds " : ", ", format_bytes(holds[i].bytes),
-                     " made by ", holds[i].op);
+                     " made by ", holds[i].op, holds[i].line.empty() ? "" : " at ", holds[i].line);
     }
     if (!held.empty()) held += ".";
   }
@@ -506,18 +508,19 @@ void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
 // ---- reports ----
 
 std::vector<ProgramHold> BudgetRuntime::program_holds(Bytes& total) const {
-  std::map<std::string, ProgramHold> by_op;
+  std::map<std::pair<std::string, std::string>, ProgramHold> by_origin;
   for (const auto& record : table_.records()) {
     if (record == nullptr || record->block == nullptr || record->made_by[0] == '\0') continue;
     if (!is_held_by_program(*record)) continue;
-    ProgramHold& hold = by_op[record->made_by];
+    ProgramHold& hold = by_origin[{record->made_by, record->made_at}];
     hold.op = record->made_by;
+    hold.line = record->made_at;
     hold.bytes += record->block->size_bytes;
     hold.tensors += 1;
     total += record->block->size_bytes;
   }
   std::vector<ProgramHold> holds;
-  for (auto& [op, hold] : by_op) holds.push_back(std::move(hold));
+  for (auto& [origin, hold] : by_origin) holds.push_back(std::move(hold));
   std::sort(holds.begin(), holds.end(),
             [](const ProgramHold& a, const ProgramHold& b) { return a.bytes > b.bytes; });
   if (holds.size() > kMostProgramHolds) holds.resize(kMostProgramHolds);

@@ -10,6 +10,7 @@
 
 #include "src/base/text.h"
 #include "src/fit/replayer.h"
+#include "src/hook/program_line.h"
 #include "src/fit/room.h"
 #include "src/hook/saved_tensor_hooks.h"
 
@@ -275,8 +276,19 @@ void OpRecorder::after(hook::OpTicket& given, c10::ArrayRef<c10::IValue> outputs
   if (ticket.is_taped) tell_tape(ticket, outputs, cost_ns, is_kept);
 }
 
+// Asking costs up to a microsecond; small tensors are not worth it.
+const char* OpRecorder::line_of(c10::ArrayRef<c10::IValue> outputs) {
+  constexpr Bytes kSmallest = Bytes{1} << 20;
+  bool is_large = false;
+  OpCapture::for_each_tensor(outputs, [&](TensorPlace, const at::Tensor& tensor) {
+    is_large |= tensor.has_storage() && tensor.storage().nbytes() >= kSmallest;
+  });
+  return is_large ? hook::program_line() : "";
+}
+
 // Whether the op is part of the recipe of all that it made.
 bool OpRecorder::add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::uint64_t cost_ns) {
+  const char* line = line_of(outputs);
   StorageTable::Trash trash;
   const StorageTable::Lock lock = table_.lock();
   const RecipeGraph& graph = table_.graph();
@@ -308,6 +320,7 @@ bool OpRecorder::add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::ui
     // A block that is not from our allocator, or that has a past, was not made by this op.
     if (seen || record->block == nullptr || graph.version(record->id) > 0) return;
     capture.outputs.push_back({record->name(), 1, -1, place});
+    record->made_at = line;
   });
   if (!ticket.written.empty()) {
     const auto [impl, data] = ticket.written.front();

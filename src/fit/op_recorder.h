@@ -54,6 +54,7 @@ class OpRecorder final : public hook::OpListener {
   static void observe_parameter(const at::Tensor& leaf);
   void capture_inputs(Ticket& ticket, c10::ArrayRef<c10::IValue> inputs);
   void prepare_write(const std::shared_ptr<StorageRecord>& record);
+  static const char* line_of(c10::ArrayRef<c10::IValue> outputs);
   bool add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::uint64_t cost_ns);
   void verify(const Ticket& ticket, const OpCapture& capture, c10::ArrayRef<c10::IValue> outputs);
   void tell_tape(const Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::uint64_t cost_ns,

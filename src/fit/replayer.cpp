@@ -7,6 +7,7 @@
 
 #include "src/base/assert.h"
 #include "src/base/text.h"
+#include "src/hook/host_errors.h"
 
 namespace lowtide {
 namespace {
@@ -263,6 +264,7 @@ class Replayer::Round {
 std::vector<c10::Storage> Replayer::bring_back(const StorageTable::Records& targets) {
   const std::unique_lock replay_lock(mutex_);
   const TapeRecorder::Pause unseen;
+  const hook::HostErrorsPause own;
   const auto all_there = [&](std::vector<c10::Storage>& storages) {
     const StorageTable::Lock lock = table_.lock();
     storages.clear();

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "src/hook/saved_tensor_hooks.h"
+
 namespace lowtide {
 namespace {
 
@@ -31,7 +33,7 @@ bool Room::let_go_of_variables(StorageRecord& record, StorageTable::Trash& trash
     const auto ours =
         std::count_if(record.variables.begin(), record.variables.end(),
                       [&](const KeptVariable* other) { return other->variable.is_same(variable); });
-    if (static_cast<std::size_t>(ours) != variable.use_count()) return false;
+    if (static_cast<std::size_t>(ours) != hook::holder_count(variable)) return false;
   }
   for (KeptVariable* kept : record.variables) trash.variables.push_back(std::move(kept->variable));
   record.variables.clear();

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "src/hook/host_errors.h"
+
 namespace lowtide {
 
 SavedTensorHold::~SavedTensorHold() {
@@ -11,6 +13,14 @@ SavedTensorHold::~SavedTensorHold() {
 }
 
 void SavedTensorHold::call_pack_hook(const at::Tensor& tensor) {
+  hook::with_host_errors([&] { pack(tensor); });
+}
+
+at::Tensor SavedTensorHold::call_unpack_hook() {
+  return hook::with_host_errors([&] { return unpack(); });
+}
+
+void SavedTensorHold::pack(const at::Tensor& tensor) {
   version_ = hook::TensorVersion(tensor);
   // A parameter itself: its data may be exchanged (w.data = other), and backward must see that.
   if (tensor.is_leaf() && tensor.requires_grad()) {
@@ -27,7 +37,7 @@ void SavedTensorHold::call_pack_hook(const at::Tensor& tensor) {
   }
 }
 
-at::Tensor SavedTensorHold::call_unpack_hook() {
+at::Tensor SavedTensorHold::unpack() {
   TORCH_CHECK(
       !version_.changed(),
       "one of the variables needed for gradient computation has been modified by an inplace "

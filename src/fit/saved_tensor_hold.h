@@ -18,6 +18,9 @@ class SavedTensorHold final : public hook::SavedTensorHooks {
   at::Tensor call_unpack_hook() override;
 
  private:
+  void pack(const at::Tensor& tensor);
+  at::Tensor unpack();
+
   BudgetRuntime& runtime_;
   BudgetRuntime::Packed packed_;  // no record: kept whole
   KeptVariable kept_;

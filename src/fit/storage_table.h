@@ -82,6 +82,7 @@ struct StorageRecord final : hook::BlockRecord {
   std::uint64_t checksum = 0;               // of the bytes, when they were dropped
   std::uint64_t tape_tag = 0;               // the dropped block's, for the tape recorder
   const char* made_by = "";                 // the op that made it, "" when not seen
+  const char* made_at = "";                 // the program's line, "" when not known
   std::vector<KeptVariable*> variables;     // of its saved tensors, while they are defined
   std::shared_ptr<OpCapture> factory;       // made by empty() and not written yet
   std::shared_ptr<const std::string> lost;  // why it cannot be had any more

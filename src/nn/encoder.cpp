@@ -552,6 +552,23 @@ void DeformableDetrTransformerEncoderImpl::load_state_dict(
   }
 }
 
+void DeformableDetrTransformerEncoderImpl::use_parameters(
+    const std::map<std::string, at::Tensor>& tensors) {
+  const std::map<std::string, at::Tensor> matched = match_encoder_weights(tensors, state_dict());
+  std::vector<std::shared_ptr<const EncoderLayerWeights>> layers;
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const auto pair = [&](const char* name) {
+      const std::string prefix = concat("layers.", i, ".", name);
+      return EncoderLinear{matched.at(prefix + ".weight"), matched.at(prefix + ".bias")};
+    };
+    layers.push_back(std::make_shared<EncoderLayerWeights>(EncoderLayerWeights{
+        pair("self_attn.sampling_offsets"), pair("self_attn.attention_weights"),
+        pair("self_attn.value_proj"), pair("self_attn.output_proj"), pair("norms.0"),
+        pair("norms.1"), pair("ffn.layers.0.0"), pair("ffn.layers.1")}));
+  }
+  layers_ = std::move(layers);
+}
+
 void DeformableDetrTransformerEncoderImpl::copy_parameters_from(
     const torch::nn::Module& source, const std::optional<torch::Device>& device) {
   const at::NoGradGuard no_grad;

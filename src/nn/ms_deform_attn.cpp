@@ -24,6 +24,7 @@
 
 #include "lowtide/error.h"
 #include "src/base/text.h"
+#include "src/hook/host_errors.h"
 #include "src/nn/ms_deform_attn_arguments.h"
 #include "src/nn/ms_deform_attn_cpu.h"
 
@@ -186,10 +187,14 @@ struct MsDeformAttnBackwardFunction : torch::autograd::Function<MsDeformAttnBack
   }
 
   static variable_list backward(AutogradContext*, const variable_list&) {
-    throw UsageError("LT0405",
-                     "cannot differentiate the gradients of ms_deform_attn: it has no double "
-                     "backward. Leave out create_graph=True, or keep its inputs out of the second "
-                     "derivative (detach them)");
+    hook::with_host_errors([] {
+      throw UsageError(
+          "LT0405",
+          "cannot differentiate the gradients of ms_deform_attn: it has no double "
+          "backward. Leave out create_graph=True, or keep its inputs out of the second "
+          "derivative (detach them)");
+    });
+    return {};
   }
 };
 
@@ -248,6 +253,16 @@ Tensor forward_autocast(const Tensor& value, const Tensor& spatial_shapes,
                       raised(attention_weights, value));
 }
 
+// An op is called through libtorch.
+template <auto kernel>
+struct WithHostErrors;
+template <class Result, class... Arguments, Result (*kernel)(Arguments...)>
+struct WithHostErrors<kernel> {
+  static Result call(Arguments... arguments) {
+    return hook::with_host_errors([&] { return kernel(arguments...); });
+  }
+};
+
 TORCH_LIBRARY_FRAGMENT(lowtide, library) {
   library.def(
       "ms_deform_attn(Tensor value, Tensor spatial_shapes, Tensor level_start_index, "
@@ -259,22 +274,22 @@ TORCH_LIBRARY_FRAGMENT(lowtide, library) {
 }
 
 TORCH_LIBRARY_IMPL(lowtide, CPU, library) {
-  library.impl("ms_deform_attn", &forward_cpu);
-  library.impl("ms_deform_attn_backward", &backward_cpu);
+  library.impl("ms_deform_attn", &WithHostErrors<&forward_cpu>::call);
+  library.impl("ms_deform_attn_backward", &WithHostErrors<&backward_cpu>::call);
 }
 
 TORCH_LIBRARY_IMPL(lowtide, Meta, library) {
-  library.impl("ms_deform_attn", &forward_meta);
-  library.impl("ms_deform_attn_backward", &backward_meta);
+  library.impl("ms_deform_attn", &WithHostErrors<&forward_meta>::call);
+  library.impl("ms_deform_attn_backward", &WithHostErrors<&backward_meta>::call);
 }
 
 TORCH_LIBRARY_IMPL(lowtide, Autograd, library) {
-  library.impl("ms_deform_attn", &forward_autograd);
-  library.impl("ms_deform_attn_backward", &backward_autograd);
+  library.impl("ms_deform_attn", &WithHostErrors<&forward_autograd>::call);
+  library.impl("ms_deform_attn_backward", &WithHostErrors<&backward_autograd>::call);
 }
 
 TORCH_LIBRARY_IMPL(lowtide, AutocastCPU, library) {
-  library.impl("ms_deform_attn", &forward_autocast);
+  library.impl("ms_deform_attn", &WithHostErrors<&forward_autocast>::call);
 }
 
 }  // namespace

@@ -1,0 +1,16 @@
+#include "lowtide/version.h"
+#include "python/bindings/bindings.h"
+
+PYBIND11_MODULE(_core, module) {
+  using namespace lowtide::python;
+  module.attr("version") = LOWTIDE_VERSION_STRING;
+  module.attr("torch_version") = LOWTIDE_TORCH_VERSION;
+  bind_error(module);
+  bind_bytes(module);
+  bind_memory_meter(module);
+  bind_budget(module);
+  bind_checkpoint(module);
+  bind_ms_deform_attn(module);
+  bind_deformable_detr_encoder(module);
+  bind_program_line();
+}

@@ -1,0 +1,3 @@
+from lowtide._run import main
+
+main()

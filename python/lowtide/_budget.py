@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Union
+
+from lowtide import _core
+from lowtide.errors import UsageError
+
+Limit = Union[int, str]
+
+
+class Budget:
+    """A limit on the bytes of CPU tensors, in force inside ``with``. Made by ``budget``."""
+
+    def __init__(
+        self,
+        limit: Limit,
+        *,
+        check_replays: bool = True,
+        verify_replay: bool = False,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+        trace: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if isinstance(limit, bool) or not isinstance(limit, (int, str)):
+            raise UsageError(
+                f"budget: a limit is a number of bytes or a text such as '6GiB' or '50%', not {limit!r} [LT0305]",
+                "LT0305")
+        if isinstance(limit, int) and limit < 0:
+            raise UsageError(f"budget: a limit cannot be negative, but is {limit} bytes [LT0305]", "LT0305")
+        self._limit = limit
+        self._options = {
+            "check_replays": check_replays,
+            "verify_replay": verify_replay,
+            "on_event": on_event,
+            "trace_path": "" if trace is None else os.fspath(trace),
+        }
+        self._core: Any = None
+        self._last_report: dict[str, Any] | None = None
+
+    def start(self) -> Budget:
+        """Puts the limit in force; what ``with`` does."""
+        if self._core is not None:
+            raise UsageError("budget: this budget is in force already; make another one [LT0308]", "LT0308")
+        self._core = _core.MemoryBudget(self._limit, **self._options)
+        return self
+
+    def stop(self) -> None:
+        """Takes the limit away; what the end of ``with`` does. Without effect when it is not in force."""
+        if self._core is None:
+            return
+        self._last_report = self._core.report()
+        self._core = None
+
+    __enter__ = start
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def mark_step(self) -> None:
+        """A step ends here. From the first call on, only these calls end steps."""
+        if self._core is None:
+            raise UsageError("budget: mark_step() outside of the budget's `with` [LT0308]", "LT0308")
+        self._core.mark_step()
+
+    def report(self) -> dict[str, Any]:
+        """What the budget did so far, or in all once it has ended.
+
+        Keys: limit_bytes (in force; 0 while a share is still being measured), share, peak_bytes, steps, step_s (a
+        list), drops, dropped_bytes, recomputed_ops, recompute_s, spilled_bytes, refusals, smallest_budget_bytes and
+        budget_lower_bound_bytes (of the largest step; 0 before one has ended), program_bytes and program_holds: what
+        the program itself holds, as dicts of op, line ("" when not known; told from 1 MiB on), bytes, tensors.
+        """
+        if self._core is not None:
+            return self._core.report()
+        if self._last_report is None:
+            raise UsageError("budget: report() before the budget was in force [LT0308]", "LT0308")
+        return dict(self._last_report)
+
+    def __repr__(self) -> str:
+        state = "in force" if self._core is not None else "not in force"
+        return f"lowtide.budget({self._limit!r}), {state}"
+
+
+def budget(
+    limit: Limit,
+    *,
+    check_replays: bool = True,
+    verify_replay: bool = False,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+    trace: str | os.PathLike[str] | None = None,
+) -> Budget:
+    """Keeps the bytes of CPU tensors within ``limit``, not for a moment above it.
+
+        with lowtide.budget("6GiB") as b:
+            train()
+        print(b.report()["peak_bytes"])
+
+    limit: bytes as int, or text: "6GiB", "500 MB", or "50%", which stands for
+        static + 0.5 * (peak - static), both measured in the first two steps, which run without a limit.
+    check_replays: compare each recomputed tensor with the checksum taken when it was dropped.
+    verify_replay: for debugging: run every op twice at once and compare. Doubles the time.
+    on_event: called with a dict (kind: drop, recompute, refusal, step; step, op, bytes, live_bytes, begin_s,
+        duration_s) for each event. Must not make or free tensors.
+    trace: a file of events in Chrome's trace format, written at the end.
+
+    Results are those of the plain run, bit for bit. Tensors that the program can still reach are never taken away.
+    Budgets may be nested: the lowest limit is in force, for the whole process. A forked child has none.
+
+    Raises UsageError (LT0305) for a limit that cannot be read, LT0307 for a trace that cannot be written; later, from
+    any op, BudgetError (LT0301) when nothing more can be given back. BudgetError is a torch.OutOfMemoryError, and its
+    details["smallest_budget_bytes"] says what would do.
+    """
+    return Budget(
+        limit, check_replays=check_replays, verify_replay=verify_replay, on_event=on_event, trace=trace)

@@ -1,0 +1,112 @@
+"""``lowtide run``: prepares the environment of another program and becomes it.
+
+The other program is any Python script, unchanged. Its interpreter finds ``_inject/sitecustomize.py`` first on
+PYTHONPATH, which waits for torch to be imported and then starts the budget (``_session.py``). So children that the
+program starts (torchrun's workers) have a budget too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import sys
+from typing import NoReturn, Sequence
+
+PACKAGE = pathlib.Path(__file__).resolve().parent
+INJECT = pathlib.Path(__file__).parent / "_inject"
+WRONG_USAGE = 2
+NOT_FOUND = 127
+
+DESCRIPTION = """\
+Runs a program with a limit on the bytes of its CPU tensors:
+
+  lowtide run --budget 6GiB -- python train.py --epochs 3
+  lowtide run --budget 50% train.py --epochs 3
+
+A first word that ends in .py runs under --python, else the Python of VIRTUAL_ENV, else python3. A short report comes
+on stderr at the end; exit code and signals are the program's own. The budget is per process: what the program starts
+has one too, a DataLoader's workers have none."""
+
+
+def fail(message: str, code: int = WRONG_USAGE) -> NoReturn:
+    print(f"lowtide: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def default_python() -> str:
+    environment = os.environ.get("VIRTUAL_ENV")
+    if environment:
+        candidate = os.path.join(environment, "bin", "python")
+        if os.access(candidate, os.X_OK):
+            return candidate
+    return "python3"
+
+
+def command_of(words: Sequence[str], python: str | None) -> list[str]:
+    """The program to run, as the words of a command."""
+    if words[0].endswith(".py"):
+        return [python or default_python(), *words]
+    return list(words)
+
+
+def environment_of(options: argparse.Namespace, environment: dict[str, str]) -> dict[str, str]:
+    """``environment`` with what the program needs to find its budget."""
+    prepared = dict(environment)
+    path = [str(INJECT)] + [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
+    prepared["PYTHONPATH"] = os.pathsep.join(path)
+    prepared["LOWTIDE_PACKAGE_ROOT"] = str(INJECT.parent.parent)
+    prepared["LOWTIDE_RUN_BUDGET"] = options.budget
+    prepared["LOWTIDE_RUN_REPORT"] = os.path.abspath(options.report) if options.report else ""
+    return prepared
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="lowtide run", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False)
+    made.add_argument("--budget", metavar="B", help="a number of bytes, 6GiB, or a share of the step such as 50%%")
+    made.add_argument("--report", metavar="FILE", help="also write the report as JSON")
+    made.add_argument("--spill", metavar="DIR", help="not in this version: spilling to disk is to come")
+    made.add_argument("--python", metavar="PROGRAM", help="the Python for a script")
+    made.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="a script or a program")
+    return made
+
+
+def run(arguments: Sequence[str]) -> NoReturn:
+    options = parser().parse_args(arguments)
+    words = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if options.budget is None:
+        fail("run: --budget is missing: a number of bytes, 6GiB, or a share of the step such as 50%")
+    if options.spill is not None:
+        fail("run: --spill is not in this version; leave it out: what cannot be recomputed is kept in memory")
+    if not words:
+        fail("run: what shall run? For example: lowtide run --budget 6GiB -- python train.py")
+    from lowtide._limit_text import problem_with
+
+    problem = problem_with(options.budget)
+    if problem:
+        fail(f"run: {problem}")
+    if options.report:
+        folder = os.path.dirname(os.path.abspath(options.report))
+        if not os.access(folder, os.W_OK):
+            fail(f"run: cannot write the report {options.report}: no such folder, or not writable")
+    command = command_of(words, options.python)
+    program = shutil.which(command[0])
+    if program is None:
+        fail(f"run: {command[0]}: not found, or not a program", NOT_FOUND)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(program, command, environment_of(options, dict(os.environ)))
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["run"]:
+        run(words[1:])
+    if not words or words[0] in ("-h", "--help"):
+        print("usage: python -m lowtide run --budget B [--report FILE] [--python PROGRAM] [--] COMMAND ...\n\n"
+              "The other commands are those of the program `lowtide`.")
+        sys.exit(0 if words else WRONG_USAGE)
+    fail(f"{words[0]}: this is a command of the program `lowtide`, not of `python -m lowtide`, which knows: run")

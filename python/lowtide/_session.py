@@ -1,0 +1,84 @@
+"""The budget of a whole process, for ``lowtide run``: begins after torch was imported, ends with a report."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from typing import Any
+
+import lowtide
+from lowtide import _core, compat
+
+_budget: lowtide.Budget | None = None
+_owner = 0
+
+
+def start() -> None:
+    """Puts the budget that the environment names in force, once a process."""
+    global _budget, _owner
+    if _budget is not None:
+        return
+    compat.fairscale.install()
+    _budget = lowtide.budget(os.environ["LOWTIDE_RUN_BUDGET"]).start()
+    _owner = os.getpid()
+    _leave_workers_alone()
+    atexit.register(_finish)
+
+
+def _leave_workers_alone() -> None:
+    """A DataLoader's workers have no budget, also those that are not forked but started anew."""
+    from torch.utils.data import _utils
+
+    loop = _utils.worker._worker_loop
+
+    def worker_loop(*args: Any, **kwargs: Any) -> Any:
+        global _budget
+        if _budget is not None and os.getpid() == _owner:
+            _budget.stop()
+            _budget = None
+        return loop(*args, **kwargs)
+
+    _utils.worker._worker_loop = worker_loop
+
+
+def _finish() -> None:
+    global _budget
+    if _budget is None or os.getpid() != _owner:  # a forked child has no budget
+        return
+    report = _budget.report()
+    # The interpreter is about to end: what is dropped need not come back.
+    print(report_text(report), file=sys.stderr)
+    path = os.environ.get("LOWTIDE_RUN_REPORT")
+    if path:
+        with open(_with_rank(path), "w", encoding="utf-8") as file:
+            json.dump(report, file, indent=2)
+            file.write("\n")
+
+
+def _with_rank(path: str) -> str:
+    rank = os.environ.get("RANK", "0")
+    if rank == "0":
+        return path
+    stem, extension = os.path.splitext(path)
+    return f"{stem}.rank{rank}{extension}"
+
+
+def report_text(report: dict[str, Any]) -> str:
+    """The report for people, in a few lines."""
+    size = _core.format_bytes
+    limit = size(report["limit_bytes"]) if report["limit_bytes"] else "still being measured"
+    lines = [f"lowtide: peak {size(report['peak_bytes'])} of tensors, budget {limit}, {report['steps']} steps"]
+    if report["recomputed_ops"]:
+        lines.append(
+            f"lowtide: {report['drops']} tensors dropped ({size(report['dropped_bytes'])}), "
+            f"{report['recomputed_ops']} ops run again in {report['recompute_s']:.2f} s")
+    else:
+        lines.append("lowtide: nothing was dropped")
+    if report["refusals"]:
+        lines.append(f"lowtide: {report['refusals']} allocations refused")
+    if report["smallest_budget_bytes"]:
+        lines.append(f"lowtide: the smallest budget known to carry the largest step is "
+                     f"{size(report['smallest_budget_bytes'])} ({report['smallest_budget_bytes']} bytes)")
+    return "\n".join(lines)
