@@ -162,6 +162,8 @@ class LOWTIDE_API RegionBody {
   virtual void collect_inputs(std::vector<at::Tensor*>& places) = 0;
   // Runs the function on what is in those places and drops the result.
   virtual void run_again() = 0;
+  // Whether the function is another language's, whose errors pass through it.
+  virtual bool is_hosts() const { return false; }
 };
 
 template <class F, class Arg>

@@ -31,6 +31,8 @@ class PythonRegion final : public detail::RegionBody {
     for (at::Tensor& input : inputs_) places.push_back(&input);
   }
 
+  bool is_hosts() const override { return true; }
+
   void run_again() override {
     const py::gil_scoped_acquire gil;
     try {

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lowtide/encoder_tokens.h"
@@ -11,6 +12,7 @@ namespace lowtide::python {
 
 void bind_deformable_detr_encoder(py::module_& module) {
   using Encoder = DeformableDetrTransformerEncoderImpl;
+  using Optional = std::optional<at::Tensor>;
   py::class_<Encoder, std::shared_ptr<Encoder>>(module, "DeformableDetrTransformerEncoder")
       .def(py::init([](std::int64_t num_layers, std::int64_t embed_dims, std::int64_t num_heads,
                        std::int64_t num_levels, std::int64_t num_points,
@@ -31,13 +33,19 @@ void bind_deformable_detr_encoder(py::module_& module) {
       .def("set_num_cp", &Encoder::set_num_cp, py::arg("num_cp"))
       .def(
           "train", [](Encoder& encoder, bool on) { encoder.train(on); }, py::arg("on"))
-      .def("forward",
-           py::overload_cast<const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                             const at::Tensor&, const at::Tensor&, const at::Tensor&>(
-               &Encoder::forward),
-           py::arg("query"), py::arg("query_pos"), py::arg("key_padding_mask"),
-           py::arg("spatial_shapes"), py::arg("level_start_index"), py::arg("valid_ratios"),
-           py::call_guard<py::gil_scoped_release>());
+      .def(
+          "forward",
+          [](Encoder& encoder, const at::Tensor& query, const Optional& query_pos,
+             const Optional& key_padding_mask, const Optional& spatial_shapes,
+             const Optional& level_start_index, const Optional& valid_ratios) {
+            const at::Tensor none;
+            return encoder.forward(query, query_pos.value_or(none), key_padding_mask.value_or(none),
+                                   spatial_shapes.value_or(none), level_start_index.value_or(none),
+                                   valid_ratios.value_or(none));
+          },
+          py::arg("query"), py::arg("query_pos"), py::arg("key_padding_mask"),
+          py::arg("spatial_shapes"), py::arg("level_start_index"), py::arg("valid_ratios"),
+          py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace lowtide::python

@@ -12,6 +12,7 @@
 #include "src/checkpoint/kept_input.h"
 #include "src/checkpoint/region_trace.h"
 #include "src/hook/ambient_state.h"
+#include "src/hook/host.h"
 #include "src/hook/host_errors.h"
 #include "src/hook/op_interceptor.h"
 #include "src/hook/saved_tensor_hooks.h"
@@ -276,7 +277,11 @@ std::uint32_t Frame::pack(const at::Tensor& tensor, bool held_by_hook, std::uint
 
 void Frame::release(std::uint32_t index) noexcept {
   at::Tensor freed_after_unlock;
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  std::unique_lock<std::recursive_mutex> lock(mutex_, std::try_to_lock);
+  if (!lock) {
+    const hook::HostUnlocked unlocked;
+    lock.lock();
+  }
   slots_[index].wanted = false;
   std::swap(freed_after_unlock, slots_[index].tensor);
 }
@@ -302,6 +307,7 @@ void Frame::drop_tensors() noexcept {
 
 at::Tensor Frame::unpack(std::uint32_t index) {
   const std::int64_t backward = hook::current_backward_id();
+  const hook::HostUnlocked unlocked;
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   check_version(slots_[index]);
   if (backward == kNoBackward || backward != replayed_for_ || !slots_[index].tensor.defined()) {
@@ -336,6 +342,8 @@ void Frame::replay(std::int64_t backward) {
     const hook::SavedTensorScope save(provider);
     const hook::OpInterception intercept(observer, hook::OpInterception::Outer::kPause);
     try {
+      std::optional<hook::HostErrorsPause> own;
+      if (!body_->is_hosts()) own.emplace();
       body_->run_again();
     } catch (const hook::ReplayDone& done) {
       if (done.frame != this) throw;

@@ -10,6 +10,7 @@
 
 #include "lowtide/error.h"
 #include "src/base/assert.h"
+#include "src/base/checksum.h"
 #include "src/base/text.h"
 
 // What makes a replay the same computation as the first run, and what keeps it from being seen.
@@ -124,6 +125,20 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
              : nullptr;
 }
 
+// Memory that was filled anew holds the same or something else altogether; that shows anywhere.
+std::uint64_t sample_of(const c10::StorageImpl& storage) {
+  constexpr std::size_t kParts = 16, kPartBytes = 256;
+  const auto* data = static_cast<const char*>(storage.data());
+  const std::size_t bytes = storage.nbytes();
+  if (data == nullptr || bytes <= kParts * kPartBytes) return checksum(data, data ? bytes : 0);
+  std::uint64_t all = 0;
+  for (std::size_t i = 0; i < kParts; ++i) {
+    const std::size_t at = (bytes - kPartBytes) / (kParts - 1) * i;
+    all = all * 31 + checksum(data + at, kPartBytes);
+  }
+  return all;
+}
+
 }  // namespace
 
 bool OutsideTensor::replaced() const {
@@ -132,8 +147,10 @@ bool OutsideTensor::replaced() const {
       alive->unsafe_storage().unsafeGetStorageImpl() != storage._unsafe_get_target()) {
     return true;
   }
-  const auto bytes = storage.lock();
-  return bytes && bytes->data() != data;
+  const auto now = storage.lock();
+  if (!now || now->data() == data) return false;
+  return now->data() == nullptr || now->nbytes() != bytes || sample == 0 ||
+         sample_of(*now) != sample;
 }
 
 std::string OutsideTensor::description() const {
@@ -268,6 +285,8 @@ void FirstRunObserver::note_tensor(const at::Tensor& tensor, bool written, bool 
         WeakStorage(tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl()),
         WeakTensor(tensor.getIntrusivePtr()),
         storage->data(),
+        storage->nbytes(),
+        tensor.is_leaf() && tensor.requires_grad() ? sample_of(*storage) : 0,
         hook::TensorVersion(tensor),
         tensor.scalar_type(),
         {},
@@ -429,7 +448,7 @@ void ReplayObserver::before_write(const hook::OpCall& call, const at::Tensor& te
                                   bool changes_history) {
   if (changes_history && !trace_.history_changed.empty()) {
     const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-    const at::Tensor base = hook::base_of(tensor);
+    const at::Tensor& base = hook::base_of(tensor);
     for (const WeakTensor& changed : trace_.history_changed) {
       const c10::TensorImpl* const target = changed._unsafe_get_target();
       if (target != impl && target != base.unsafeGetTensorImpl()) continue;

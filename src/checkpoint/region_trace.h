@@ -26,7 +26,9 @@ using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl>;
 struct OutsideTensor {
   WeakStorage storage;
   WeakTensor tensor;
-  const void* data;  // where its bytes were
+  const void* data;      // where its bytes were
+  std::size_t bytes;     // of the storage
+  std::uint64_t sample;  // a checksum of some of them, for a leaf that needs grad; else 0
   hook::TensorVersion version;
   std::string description() const;
   at::ScalarType dtype;
@@ -35,6 +37,8 @@ struct OutsideTensor {
   at::Tensor bytes_before;
 
   // Whether it has got other bytes by a way that no version counter tells (set_data, resize_).
+  // Fully sharded parameters are freed after each layer and gathered again: other memory, the same
+  // bytes.
   bool replaced() const;
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMostStepTimes = 4096;
 constexpr std::size_t kMostProgramHolds = 16;
-constexpr int kWatchedAtATime = 64;
+constexpr std::size_t kWatchedAtATime = 64;
 constexpr int kMostOpsWithoutSaving = 16'384;
 // A floor that takes more replays on paper than this is not worth its time.
 constexpr std::uint64_t kMostFloorReplays = 10'000'000;
@@ -29,22 +29,15 @@ hook::MemoryLedger& ledger() { return hook::cpu_memory().ledger(); }
 bool is_held_by_program(const StorageRecord& record) {
   if (!record.held) return record.block != nullptr;
   std::size_t ours = 1;
-  for (std::size_t i = 0; i < record.variables.size(); ++i) {
-    const at::Tensor& variable = record.variables[i]->variable;
-    std::size_t copies = 0;
-    bool is_first = true;
-    for (std::size_t j = 0; j < record.variables.size(); ++j) {
-      if (!record.variables[j]->variable.is_same(variable)) continue;
-      ++copies;
-      is_first = is_first && j >= i;
-    }
-    if (hook::holder_count(variable) > copies) return true;
-    if (!is_first) continue;
-    ++ours;
-    const at::Tensor base = hook::base_of(variable);
-    if (!base.is_same(variable) && hook::holder_count(base) == 2) ++ours;
-  }
-  return record.held.use_count() > ours;
+  const bool is_ours =
+      record.for_each_variable([&](const at::Tensor& variable, std::size_t copies) {
+        if (hook::holder_count(variable) > copies) return false;
+        ++ours;
+        const at::Tensor& base = hook::base_of(variable);
+        if (!base.is_same(variable) && hook::holder_count(base) == 1) ++ours;
+        return true;
+      });
+  return !is_ours || record.held.use_count() > ours;
 }
 
 void retag(hook::MemoryBlock& block, MemoryKind from, MemoryKind to) {
@@ -156,6 +149,7 @@ void BudgetRuntime::enforce_limit() {
     op_recorder_.set_verify(verify);
   }
   ledger().exchange_gate(this, limit);
+  hook::cpu_memory().trim_to_limit();
 }
 
 void BudgetRuntime::forget_all() {
@@ -286,12 +280,14 @@ void BudgetRuntime::begin_tape() {
 // A saved storage that the program holds too cannot be dropped; the tape says until when.
 void BudgetRuntime::poll_program_holds() {
   // A few in turn, the newest first: what is let go of is mostly let go of soon.
-  for (int i = 0; i < kWatchedAtATime && !watched_.empty(); ++i) {
+  for (std::size_t looked_at = 0; looked_at < kWatchedAtATime && !watched_.empty();) {
     if (next_watched_ >= watched_.size()) next_watched_ = watched_.size();
     if (next_watched_ == 0) next_watched_ = watched_.size();
     --next_watched_;
     const auto record = watched_[next_watched_].lock();
+    ++looked_at;
     if (record != nullptr && record->held && record->block != nullptr) {
+      looked_at += record->variables.size();
       if (is_held_by_program(*record)) continue;
       recorder_.let_go(record->block->tag);
     }

@@ -10,8 +10,8 @@
 
 #include "src/base/text.h"
 #include "src/fit/replayer.h"
-#include "src/hook/program_line.h"
 #include "src/fit/room.h"
+#include "src/hook/host.h"
 #include "src/hook/saved_tensor_hooks.h"
 
 namespace lowtide {
@@ -199,7 +199,7 @@ void OpRecorder::capture_inputs(Ticket& ticket, c10::ArrayRef<c10::IValue> input
         capture->inputs.push_back({place, {}, 0, TensorGeometry::of(tensor)});
         ticket.input_storages.push_back(tensor.storage());
       });
-  if (found_all && all_plain) {
+  if (found_all && all_plain && !table_.any_comes_and_goes(ticket.input_storages)) {
     ticket.capture = std::move(capture);
   } else {
     ticket.input_storages.clear();

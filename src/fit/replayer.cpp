@@ -7,6 +7,7 @@
 
 #include "src/base/assert.h"
 #include "src/base/text.h"
+#include "src/hook/host.h"
 #include "src/hook/host_errors.h"
 
 namespace lowtide {
@@ -140,7 +141,9 @@ class Replayer::Round {
       const auto& record = table_.record(input.storage);
       if (record == nullptr || !table_.graph().is_there(record->id)) return false;
       const Bytes bytes = table_.graph().bytes(record->id);
-      if (!record->is_as_recorded(bytes)) stop_for_lost_source(step.capture->op, bytes);
+      if (!record->is_as_recorded(bytes) && !(owner_.check_ && record->has_memory(bytes))) {
+        stop_for_lost_source(step.capture->op, bytes);
+      }
       storages.push_back(record->held ? record->held : c10::Storage(record->storage.lock()));
     }
     return true;
@@ -262,6 +265,7 @@ class Replayer::Round {
 };
 
 std::vector<c10::Storage> Replayer::bring_back(const StorageTable::Records& targets) {
+  const hook::HostUnlocked unlocked;
   const std::unique_lock replay_lock(mutex_);
   const TapeRecorder::Pause unseen;
   const hook::HostErrorsPause own;

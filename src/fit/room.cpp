@@ -1,11 +1,9 @@
 #include "src/fit/room.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <chrono>
 
+#include "src/base/checksum.h"
 #include "src/hook/saved_tensor_hooks.h"
 
 namespace lowtide {
@@ -17,7 +15,7 @@ constexpr int kCallsAfterLettingGo = 8;
 }  // namespace
 
 std::uint64_t checksum_of(const c10::StorageImpl& storage) {
-  return XXH3_64bits(storage.data(), storage.nbytes());
+  return checksum(storage.data(), storage.nbytes());
 }
 
 std::uint64_t now_ns() {
@@ -26,15 +24,12 @@ std::uint64_t now_ns() {
 
 // False: somebody else holds one of them.
 bool Room::let_go_of_variables(StorageRecord& record, StorageTable::Trash& trash) {
-  for (const KeptVariable* kept : record.variables) {
-    const at::Tensor& variable = kept->variable;
+  const bool can_go = record.for_each_variable([&](const at::Tensor& variable, std::size_t copies) {
     // Its data was exchanged: it stays what it is.
     if (!variable.has_storage() || !variable.storage().is_alias_of(record.held)) return false;
-    const auto ours =
-        std::count_if(record.variables.begin(), record.variables.end(),
-                      [&](const KeptVariable* other) { return other->variable.is_same(variable); });
-    if (static_cast<std::size_t>(ours) != hook::holder_count(variable)) return false;
-  }
+    return copies == hook::holder_count(variable);
+  });
+  if (!can_go) return false;
   for (KeptVariable* kept : record.variables) trash.variables.push_back(std::move(kept->variable));
   record.variables.clear();
   return true;

@@ -8,11 +8,20 @@ namespace {
 
 // More kinds of steps than this are not told apart.
 constexpr std::size_t kMostKnown = 16;
+// Saved tensors after these do not tell kinds apart.
+constexpr std::size_t kLongestKind = 4096;
+
+std::uint64_t mixed(std::uint64_t hash, Bytes bytes) {
+  hash = (hash ^ bytes) * 0x9e3779b97f4a7c15u;
+  return hash ^ (hash >> 29);
+}
 
 }  // namespace
 
 void StepWatch::begin(Bytes live_bytes, bool is_alone, std::uint64_t clock_ns) {
-  known_.clear();
+  ++budget_;
+  // The newest of those before stay, for what they are worth.
+  if (known_.size() >= kMostKnown) known_.erase(known_.begin(), known_.end() - kMostKnown / 2);
   largest_carried_ = 0;
   index_ = 0;
   marked_ = false;
@@ -21,7 +30,7 @@ void StepWatch::begin(Bytes live_bytes, bool is_alone, std::uint64_t clock_ns) {
 
 void StepWatch::restart(Bytes live_bytes, bool is_alone, std::uint64_t clock_ns) {
   is_alone_ = is_alone;
-  prefix_.clear();
+  kind_.clear();
   begin_ns_ = clock_ns;
   base_ = live_bytes;
   static_ = 0;
@@ -40,11 +49,14 @@ void StepWatch::op_runs(bool in_backward, Bytes live_bytes) {
 }
 
 void StepWatch::saved(Bytes bytes) {
-  if (prefix_.size() < kPrefix) prefix_.push_back(bytes);
+  if (kind_.size() < kLongestKind) {
+    kind_.push_back(mixed(kind_.empty() ? 1 : kind_.back(), bytes));
+  }
 }
 
 StepWatch::Ended StepWatch::next(Bytes live_bytes, bool is_alone, std::uint64_t clock_ns) {
-  const bool is_new = matching() == nullptr;
+  const Known* known = matching();
+  const bool is_new = known == nullptr || known->budget != budget_;
   const Ended ended{index_, begin_ns_, clock_ns - begin_ns_, static_,
                     index_ == 0 || (is_new && known_.size() < kMostKnown)};
   ++index_;
@@ -57,51 +69,57 @@ void StepWatch::was_carried(Bytes bytes) {
 }
 
 void StepWatch::learn(Bytes smallest, Bytes bound) {
-  if (const Known* known = matching()) {
-    *const_cast<Known*>(known) = {known->prefix, smallest, bound, base_};
-  } else if (is_alone_ && known_.size() < kMostKnown) {
-    known_.push_back({prefix_, smallest, bound, base_});
+  if (!is_alone_) return;
+  const Known learned{kind_, smallest, bound, base_, budget_};
+  const auto same = std::find_if(known_.begin(), known_.end(),
+                                 [&](const Known& known) { return known.kind == kind_; });
+  if (same != known_.end()) {
+    *same = learned;
+  } else if (known_.size() < kMostKnown) {
+    known_.push_back(learned);
   }
 }
 
+// This budget's go first.
 const StepWatch::Known* StepWatch::matching() const {
-  if (prefix_.empty() || !is_alone_) return nullptr;
+  if (kind_.empty() || !is_alone_) return nullptr;
+  const Known* found = nullptr;
   for (const Known& known : known_) {
-    if (known.prefix.size() >= prefix_.size() &&
-        std::equal(prefix_.begin(), prefix_.end(), known.prefix.begin())) {
-      return &known;
-    }
+    if (known.kind.size() < kind_.size() || known.kind[kind_.size() - 1] != kind_.back()) continue;
+    if (found == nullptr || known.budget > found->budget) found = &known;
   }
-  return nullptr;
-}
-
-// What a step needed, over what lies beneath the running one.
-Bytes StepWatch::moved(Bytes bytes, const Known& known) const {
-  if (base_ >= known.base) return bytes + (base_ - known.base);
-  return bytes - std::min(bytes, known.base - base_);
+  return found;
 }
 
 std::optional<Bytes> StepWatch::smallest_budget() const {
   const Known* known = matching();
   if (known == nullptr) return std::nullopt;
-  return moved(known->smallest, *known);
+  // What lies beneath the running step beyond that may have been made in the recorded one (the
+  // optimizer's state) and be counted twice: enough is enough.
+  if (base_ >= known->base) return known->smallest + (base_ - known->base);
+  return known->smallest - std::min(known->smallest, known->base - base_);
 }
 
 std::optional<Bytes> StepWatch::lower_bound() const {
   const Known* known = matching();
-  if (known == nullptr) return std::nullopt;
-  return moved(known->bound, *known);
+  if (known == nullptr || known->budget != budget_) return std::nullopt;
+  // What lies beneath it beyond that may go in mid-step.
+  return known->bound - std::min(known->bound, known->base - std::min(known->base, base_));
 }
 
 Bytes StepWatch::largest_smallest_budget() const {
   Bytes largest = largest_carried_;
-  for (const Known& known : known_) largest = std::max(largest, known.smallest);
+  for (const Known& known : known_) {
+    if (known.budget == budget_) largest = std::max(largest, known.smallest);
+  }
   return largest;
 }
 
 Bytes StepWatch::largest_lower_bound() const {
   Bytes largest = 0;
-  for (const Known& known : known_) largest = std::max(largest, known.bound);
+  for (const Known& known : known_) {
+    if (known.budget == budget_) largest = std::max(largest, known.bound);
+  }
   return largest;
 }
 

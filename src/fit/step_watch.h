@@ -7,9 +7,13 @@
 // good.
 //
 // What is learned. The first two steps are recorded (the second has the optimizer's state too), and
-// then each step that begins in a way not seen before: other sizes of the first saved tensors. From
-// the tape comes the smallest budget that would carry it. For a later step of the same kind that
-// number moves with what lies beneath the step: what is live where it begins.
+// then each step of a kind not seen before: kinds differ in the sizes of their saved tensors. From
+// the tape comes the smallest budget that would carry it, and a bound. For a later step of the same
+// kind they move with what lies beneath the step, what is live where it begins: both down, the
+// first one up too.
+//
+// What an earlier budget of the process has learned still serves to say what would be enough; it is
+// no bound, because another program may begin alike.
 //
 // A step that begins while other graphs still hold saved tensors (is_alone is false: several
 // threads, a graph kept for later) neither teaches nor is compared: what is live beneath it can be
@@ -29,7 +33,7 @@ namespace lowtide {
 
 class StepWatch {
  public:
-  // Everything begins anew; `live_bytes` are there.
+  // A budget begins; `live_bytes` are there.
   void begin(Bytes live_bytes, bool is_alone, std::uint64_t clock_ns);
 
   // --- what happens ---
@@ -65,8 +69,8 @@ class StepWatch {
   // --- what is known ---
   std::uint64_t index() const { return index_; }
   bool saw_backward() const { return saw_backward_; }
-  // For a step that began like the running one: the smallest budget known to carry it, and the
-  // bytes without which nothing can. nullopt: none was recorded.
+  // For a step that went like the running one so far: the smallest budget known to carry it, and
+  // the bytes without which nothing can. nullopt: none was recorded.
   std::optional<Bytes> smallest_budget() const;
   std::optional<Bytes> lower_bound() const;
   // The largest of all that were recorded; 0: none was.
@@ -74,19 +78,19 @@ class StepWatch {
   Bytes largest_lower_bound() const;
 
  private:
-  static constexpr std::size_t kPrefix = 8;  // saved tensors that tell steps apart
   struct Known {
-    std::vector<Bytes> prefix;
+    std::vector<std::uint64_t> kind;
     Bytes smallest = 0;
     Bytes bound = 0;
     Bytes base = 0;  // live where that step began
+    std::uint64_t budget = 0;
   };
   const Known* matching() const;
-  Bytes moved(Bytes bytes, const Known& known) const;
 
   std::vector<Known> known_;
   Bytes largest_carried_ = 0;
-  std::vector<Bytes> prefix_;
+  std::uint64_t budget_ = 0;         // its number
+  std::vector<std::uint64_t> kind_;  // the n-th is a hash of the first n saved tensors' sizes
   std::uint64_t index_ = 0;
   std::uint64_t begin_ns_ = 0;
   Bytes base_ = 0;

@@ -31,6 +31,11 @@ bool StorageRecord::is_as_recorded(Bytes bytes) const {
   return now && now.unsafeGetStorageImpl()->data() == data && now.nbytes() == bytes;
 }
 
+bool StorageRecord::has_memory(Bytes bytes) const {
+  const c10::Storage now = held ? held : c10::Storage(storage.lock());
+  return now && now.unsafeGetStorageImpl()->data() != nullptr && now.nbytes() == bytes;
+}
+
 StorageTable::StorageTable()
     : graph_(std::make_unique<RecipeGraph>(std::make_unique<OnlinePolicy>())) {}
 
@@ -75,6 +80,15 @@ void StorageTable::attach(const std::shared_ptr<StorageRecord>& record,
   record->data = impl->data();
   record->block = hook::cpu_memory().find_block(data_ptr(*impl));
   if (record->block != nullptr) record->block->record = record.get();
+}
+
+bool StorageTable::any_comes_and_goes(const std::vector<c10::Storage>& storages) const {
+  if (!some_come_and_go_.load(std::memory_order_relaxed)) return false;
+  const Lock guard = lock();
+  return std::any_of(storages.begin(), storages.end(), [&](const c10::Storage& storage) {
+    const auto found = coming_and_going_.find(storage.unsafeGetStorageImpl());
+    return found != coming_and_going_.end() && !found->second.expired();
+  });
 }
 
 void StorageTable::add_saved(StorageRecord& record) {
@@ -232,6 +246,13 @@ void StorageTable::block_freed(StorageRecord& freed) noexcept {
   if (graph_->has_recipe(freed.id)) {
     graph_->released(freed.id);
     graph_->dropped(freed.id);
+  } else if (!freed.storage.expired()) {
+    coming_and_going_.insert_or_assign(freed.storage._unsafe_get_target(), freed.storage);
+    some_come_and_go_ = true;
+    for (const auto& reader : dependents(freed)) {
+      if (reader->id.valid() && graph_->is_there(reader->id)) lose_contents(*reader, trash);
+    }
+    if (!freed.id.valid()) return;
   }
   forget_if_unneeded(freed, trash);
   while (const auto useless = graph_->next_useless()) {
@@ -309,6 +330,8 @@ void StorageTable::clear(Trash& trash) {
   records_.clear();
   captures_.clear();
   foreign_.clear();
+  coming_and_going_.clear();
+  some_come_and_go_ = false;
   kept_by_collection_ = 0;
   saved_count_ = 0;
   graph_ = std::make_unique<RecipeGraph>(std::make_unique<OnlinePolicy>());

@@ -29,12 +29,20 @@
 // What has no recipe cannot be made again. When it is about to be written, everything dropped that
 // was made from it is brought back first, and all recipes that read it are given up.
 //
-// Locks: all calls but lock() need the lock. No tensor or storage is freed while it is held (a
-// tensor with a Python wrapper takes the GIL when it goes): they are moved to a Trash that is
-// declared before the lock.
+// Note [Storages that come and go]
+// Fully sharded parameters are freed after each layer (resize_(0)) and gathered again where they
+// are needed. What reads a storage that was once freed that way gets no recipe; what had one by
+// then loses it. What was dropped already comes back if the storage has memory again and the
+// checksum says that the result is the same.
+//
+// Locks: all calls but lock() and any_comes_and_goes() need the lock. No tensor or storage is freed
+// while it is held (a tensor with a Python wrapper takes the GIL when it goes): they are moved to a
+// Trash that is declared before the lock.
 
 #include <c10/core/Storage.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -89,9 +97,34 @@ struct StorageRecord final : hook::BlockRecord {
 
   // Whether the storage still is what was recorded; resize_() and set_() are no ops that are seen.
   bool is_as_recorded(Bytes bytes) const;
+  // Or has other memory of that size now, which may hold the same: who uses it must compare.
+  bool has_memory(Bytes bytes) const;
 
   RecordName name() const { return {id, serial}; }
+
+  // Calls f(tensor, n) for each tensor that n of the variables are, until it returns false; whether
+  // it never did.
+  template <typename F>
+  bool for_each_variable(F&& f) const;
 };
+
+template <typename F>
+bool StorageRecord::for_each_variable(F&& f) const {
+  if (variables.size() == 1) return f(variables.front()->variable, std::size_t{1});
+  std::vector<const at::Tensor*> sorted;
+  sorted.reserve(variables.size());
+  for (const KeptVariable* kept : variables) sorted.push_back(&kept->variable);
+  std::sort(sorted.begin(), sorted.end(), [](const at::Tensor* a, const at::Tensor* b) {
+    return a->unsafeGetTensorImpl() < b->unsafeGetTensorImpl();
+  });
+  for (std::size_t i = 0; i < sorted.size();) {
+    std::size_t end = i + 1;
+    while (end < sorted.size() && sorted[end]->is_same(*sorted[i])) ++end;
+    if (!f(*sorted[i], end - i)) return false;
+    i = end;
+  }
+  return true;
+}
 
 class StorageTable {
  public:
@@ -126,6 +159,9 @@ class StorageTable {
   void add_saved(StorageRecord& record);
   bool remove_saved(StorageRecord& record);
   std::size_t saved_count() const { return saved_count_; }  // records with saved tensors
+
+  // See Note [Storages that come and go]. Takes the lock itself.
+  bool any_comes_and_goes(const std::vector<c10::Storage>& storages) const;
 
   // The block of a record that had none is there: after a bring-back.
   void attach(const std::shared_ptr<StorageRecord>& record, const c10::Storage& storage);
@@ -175,6 +211,9 @@ class StorageTable {
   Records records_;
   std::vector<std::shared_ptr<const OpCapture>> captures_;          // by OpId
   std::unordered_map<const c10::StorageImpl*, StorageId> foreign_;  // not from our allocator
+  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>>
+      coming_and_going_;
+  std::atomic<bool> some_come_and_go_{false};
   std::size_t kept_by_collection_ = 0;
   std::size_t saved_count_ = 0;
   std::uint64_t last_serial_ = 0;

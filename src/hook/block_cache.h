@@ -3,14 +3,13 @@
 //
 //   if (BlockCache::is_large(bytes)) {
 //     const Bytes capacity = BlockCache::capacity_for(bytes);
-//     Bytes touched = 0;
-//     void* base = cache.take(capacity, touched);       // the newest one of that capacity, or null
+//     void* base = cache.take(capacity);                // from what is kept, or null
 //     if (base == nullptr) {
 //       cache.trim(bytes_that_may_stay);                // the oldest go back to the system
 //       base = BlockCache::map(capacity);
 //     }
 //     ...
-//     cache.put(base, capacity, touched_bytes, bytes_that_may_stay);
+//     cache.put(base, capacity, bytes_that_may_stay);
 //   }
 //
 // Why: the C library gives a freed large block back to the system at once, so libtorch takes a page
@@ -19,11 +18,14 @@
 // and kept here are warm when the next step asks for the same sizes, and go when they are in the
 // way: the caller says how many bytes may stay.
 //
-// A block serves requests of its own capacity only: sizes are rounded up to a 32nd of their power
-// of two (a page at least), and training asks for the same sizes again. The bytes of the rounding
-// are not touched, so they are not resident.
+// How. Sizes are rounded up to a 128th of their power of two (a page at least), and training asks
+// for the same sizes again: a list for each size answers most requests. From 1 MiB on, a request
+// that finds none takes the end of a larger block, the best fit; and when there is none either,
+// neighbours are joined and it looks again. A mapping may be cut and joined at any page, so what is
+// left over is a block like others.
 //
-// Cost: a lock of some 10 ns; free blocks are chained through their own first bytes.
+// Cost: a lock of some 10 ns; free blocks are chained through their own first bytes. Joining sorts
+// all that is kept, some 20 us for a few hundred, beside milliseconds of page faults.
 // Thread-safe. Tested by tests/hook/block_cache_test.cpp.
 
 #include <array>
@@ -52,11 +54,10 @@ class LOWTIDE_API BlockCache {
   static void* map(Bytes capacity) noexcept;
   static void unmap(void* base, Bytes capacity) noexcept;
 
-  // `touched` is what put() was told; left alone when there is no block.
-  void* take(Bytes capacity, Bytes& touched) noexcept;
-  // Keeps the block if `touched` is at most `may_stay`. The oldest go, until all that is kept is.
-  void put(void* base, Bytes capacity, Bytes touched, Bytes may_stay) noexcept;
-  // Gives back until at most `may_stay` bytes are kept; returns the touched bytes given back.
+  void* take(Bytes capacity) noexcept;
+  // Keeps the block. The oldest go until at most `may_stay` bytes are kept.
+  void put(void* base, Bytes capacity, Bytes may_stay) noexcept;
+  // Gives back until at most `may_stay` bytes are kept; returns the bytes given back.
   Bytes trim(Bytes may_stay) noexcept;
 
   Bytes kept_bytes() const noexcept;
@@ -66,25 +67,33 @@ class LOWTIDE_API BlockCache {
 
  private:
   // In the first bytes of a kept block. `newer` and `older` chain all of them, `next` and
-  // `previous` those of one capacity.
+  // `previous` those of one list.
   struct Kept {
     Kept *newer, *older;
     Kept *next, *previous;
-    Bytes capacity, touched;
+    Bytes capacity;
   };
-  static constexpr int kSteps = 32;  // capacities for each power of two
-  static constexpr int kClasses = 48 * kSteps;
+  static constexpr int kStepBits = 7;  // lists for each power of two, as bits
+  static constexpr int kLists = 48 << kStepBits;
 
-  static int class_of(Bytes capacity) noexcept;
+  // All blocks of a list have at least the capacity of its number, and less than the next one's.
+  static int list_of(Bytes capacity) noexcept;
+  void enlist(Kept* kept) noexcept;
+  void delist(Kept* kept) noexcept;
   void unlink(Kept* kept) noexcept;
+  void* take_part(Bytes capacity) noexcept;
+  bool join_neighbours() noexcept;
   Kept* take_oldest(Bytes may_stay) noexcept;
   static Bytes give_back(Kept* chain) noexcept;
 
   mutable ForkSafeLock lock_;  // guards all that follows
-  std::array<Kept*, kClasses> newest_of_{};
+  std::array<Kept*, kLists> lists_{};
+  std::array<std::uint64_t, kLists / 64> filled_{};  // a bit for each list
   Kept* newest_ = nullptr;
   Kept* oldest_ = nullptr;
   Bytes kept_bytes_ = 0;
+  std::size_t count_ = 0;
+  bool may_join_ = false;  // something was put since the last time
 };
 
 }  // namespace lowtide::hook

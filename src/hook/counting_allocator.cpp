@@ -78,8 +78,7 @@ namespace {
 struct alignas(kBlockHeaderBytes) BlockHeader {
   MemoryBlock block;
   Bytes capacity;  // of the BlockCache; 0: from c10::alloc_cpu
-  Bytes touched;   // the largest request that it served, for the BlockCache
-  std::uint64_t unused;
+  std::uint64_t unused[2];
   std::uint64_t seal;  // last: next to the data
 };
 static_assert(sizeof(BlockHeader) == kBlockHeaderBytes);
@@ -126,6 +125,15 @@ BlockHeader* header_before(void* data) noexcept {
   c10::free_cpu(data);  // not ours: see the essay
 }
 
+// What may be kept for reuse when `request` more bytes are about to live. Blocks are a 128th larger
+// than what was asked for; that part of them is not touched.
+Bytes bytes_that_may_stay(Bytes request) noexcept {
+  if (!g_reuses.load(std::memory_order_relaxed)) return 0;
+  const Bytes room = g_ledger.room_for_reuse();
+  const Bytes left = room - std::min(room, request);
+  return left + left / 128;
+}
+
 void free_block(void* data) {
   if (data == nullptr) {
     return;
@@ -154,9 +162,7 @@ void free_block(void* data) {
   }
   // What is kept is no tensor's any more, and does not count against the limit while it can go.
   g_ledger.subtract(size_bytes, kind);
-  const Bytes touched = header->touched;
-  g_cache.put(header, capacity, touched,
-              g_reuses.load(std::memory_order_relaxed) ? g_ledger.room_for_reuse() : 0);
+  g_cache.put(header, capacity, bytes_that_may_stay(0));
 }
 
 // "Error code 12 (Cannot allocate memory)" out of libtorch's message, or its first line.
@@ -218,17 +224,14 @@ bool gate_makes_room_for_system(Bytes request, MemoryKind kind) {
 // there is a limit.
 BlockHeader* allocate_reusable(Bytes request, bool is_reserved) {
   const Bytes capacity = BlockCache::capacity_for(request + kBlockHeaderBytes);
-  Bytes touched = 0;
-  void* base = g_cache.take(capacity, touched);
+  void* base = g_cache.take(capacity);
   if (base == nullptr) {
-    const Bytes room = g_ledger.room_for_reuse();
-    g_cache.trim(is_reserved ? room : room - std::min(room, request));
+    g_cache.trim(bytes_that_may_stay(is_reserved ? 0 : request));
     base = BlockCache::map(capacity);
     if (base == nullptr) return nullptr;
   }
   auto* header = new (base) BlockHeader;
   header->capacity = capacity;
-  header->touched = std::max(touched, request);
   return header;
 }
 
@@ -340,6 +343,8 @@ class CpuMemory final : public DeviceMemory {
   }
 
   MemoryLedger& ledger() noexcept override { return g_ledger; }
+
+  void trim_to_limit() noexcept override { g_cache.trim(bytes_that_may_stay(0)); }
 
   void set_block_listener(BlockListener* listener) noexcept override {
     g_listener.store(listener, std::memory_order_release);

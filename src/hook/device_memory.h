@@ -95,6 +95,9 @@ class DeviceMemory {
 
   virtual MemoryLedger& ledger() noexcept = 0;
 
+  // Free blocks that are kept for reuse go back to the system as far as the limit asks for it.
+  virtual void trim_to_limit() noexcept = 0;
+
   // One at a time; null takes it away. It must live for ever: a call may be under way.
   virtual void set_block_listener(BlockListener* listener) noexcept = 0;
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "src/base/assert.h"
+#include "src/hook/host.h"
 
 // How saved-tensor hooks are reached from C++.
 //
@@ -168,13 +169,12 @@ bool is_output_of_newest_node(const at::Tensor& tensor) {
 
 std::size_t holder_count(const at::Tensor& tensor) {
   const std::size_t count = tensor.use_count();
-  const bool has_idle_wrapper = tensor.unsafeGetTensorImpl()->pyobj_slot()->has_unique_reference();
-  return has_idle_wrapper ? count - 1 : count;
+  PyObject* const wrapper = tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
+  return is_idle_wrapper(wrapper) ? count - 1 : count;
 }
 
-at::Tensor base_of(const at::Tensor& tensor) {
-  if (!tensor.is_view()) return tensor;
-  return at::Tensor(tensor._base());
+const at::Tensor& base_of(const at::Tensor& tensor) {
+  return tensor.is_view() ? static_cast<const at::Tensor&>(tensor._base()) : tensor;
 }
 
 }  // namespace lowtide::hook

@@ -122,7 +122,7 @@ void make_intermediate(const at::Tensor& tensor);
 // holds it; it counts only while something in Python refers to it.
 std::size_t holder_count(const at::Tensor& tensor);
 
-// The base of a view that autograd tracks, else `tensor` itself.
-at::Tensor base_of(const at::Tensor& tensor);
+// The base of a view that autograd tracks, else `tensor` itself; lives as long as `tensor`.
+const at::Tensor& base_of(const at::Tensor& tensor);
 
 }  // namespace lowtide::hook

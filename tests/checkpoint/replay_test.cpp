@@ -238,6 +238,31 @@ TEST_CASE("a parameter that was given other data since is refused") {
   CHECK(error_id([&] { y.sum().backward(); }) == "LT0203");
 }
 
+// What FullyShardedDataParallel does with its parameters after each layer.
+TEST_CASE("a parameter may be freed and come back with the same bytes, but not with others") {
+  for (const std::int64_t size : {4, 100'000}) {
+    for (const bool same : {true, false}) {
+      CAPTURE(size);
+      at::Tensor w = parameter({size}), x = parameter({size});
+      at::Tensor y = checkpoint([&](const at::Tensor& t) { return (t + w).exp(); }, activation(x));
+      at::Tensor plain = (activation(x) + w).exp();
+      auto* const storage = w.storage().unsafeGetStorageImpl();
+      const at::Tensor bytes = w.detach().clone();
+      c10::DataPtr other = storage->allocator()->allocate(storage->nbytes());
+      std::memcpy(other.get(), bytes.const_data_ptr(), storage->nbytes());
+      if (!same) static_cast<float*>(other.get())[size / 2 + 1] += 1;
+      if (!same && size > 4) std::memset(other.get(), 0, storage->nbytes());
+      storage->set_data_ptr(std::move(other));
+      if (!same) {
+        CHECK(error_id([&] { y.sum().backward(); }) == "LT0203");
+        continue;
+      }
+      CHECK(torch::autograd::grad({y.sum()}, {x})[0].equal(
+          torch::autograd::grad({plain.sum()}, {x})[0]));
+    }
+  }
+}
+
 TEST_CASE("a captured tensor with history that the region changes in place is refused") {
   at::Tensor x = parameter({4}), w = parameter({4});
   at::Tensor captured = activation(x);

@@ -1,6 +1,6 @@
-// The innermost line of Python that runs on this thread and is neither torch's nor Lowtide's own.
+// What Lowtide asks of its host, answered by Python.
 
-#include "src/hook/program_line.h"
+#include "src/hook/host.h"
 
 #include <map>
 #include <string>
@@ -26,7 +26,8 @@ bool is_users(PyCodeObject* code) {
   return true;
 }
 
-const char* current_line() noexcept {
+// The innermost line of Python that runs on this thread and is neither torch's nor Lowtide's own.
+const char* program_line() noexcept {
   if (Py_IsInitialized() == 0) return "";
   const py::gil_scoped_acquire gil;
   static auto& lines = *new Lines;
@@ -56,8 +57,28 @@ const char* current_line() noexcept {
   return found;
 }
 
+// Read without the GIL; who gets a new reference meanwhile (through a weak one) has the tensor, and
+// its storage is counted apart.
+long wrapper_count(void* wrapper) noexcept {
+  return static_cast<long>(Py_REFCNT(static_cast<PyObject*>(wrapper)));
+}
+
+void* unlock() noexcept {
+  if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) return nullptr;
+  return PyEval_SaveThread();
+}
+
+void lock_again(void* state) noexcept { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
+
 }  // namespace
 
-void bind_program_line() { hook::set_program_line_source(&current_line); }
+void bind_host() {
+  hook::Host host;
+  host.program_line = &program_line;
+  host.wrapper_count = &wrapper_count;
+  host.unlock = &unlock;
+  host.lock_again = &lock_again;
+  hook::set_host(host);
+}
 
 }  // namespace lowtide::python

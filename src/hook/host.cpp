@@ -1,0 +1,28 @@
+#include "src/hook/host.h"
+
+namespace lowtide::hook {
+namespace {
+
+constinit Host g_host;
+
+}  // namespace
+
+void set_host(const Host& host) noexcept { g_host = host; }
+
+const char* program_line() noexcept {
+  return g_host.program_line == nullptr ? "" : g_host.program_line();
+}
+
+bool is_idle_wrapper(void* wrapper) noexcept {
+  return wrapper != nullptr && g_host.wrapper_count != nullptr &&
+         g_host.wrapper_count(wrapper) == 1;
+}
+
+HostUnlocked::HostUnlocked() noexcept
+    : state_(g_host.unlock == nullptr ? nullptr : g_host.unlock()) {}
+
+HostUnlocked::~HostUnlocked() {
+  if (state_ != nullptr) g_host.lock_again(state_);
+}
+
+}  // namespace lowtide::hook

@@ -1,0 +1,55 @@
+"""Trains a model plainly and inside a limit, and compares everything bit for bit."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Callable
+
+import torch
+
+import lowtide
+
+Body = Callable[[], list[Any]]
+
+
+def measured(body: Body) -> tuple[list[Any], int, int]:
+    """Runs ``body`` with the generator set; returns its results, its peak above what was live, and that."""
+    gc.collect()
+    torch.manual_seed(7)
+    meter = lowtide.meter()
+    base = meter.live_bytes
+    results = body()
+    return results, meter.peak_bytes - base, base
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and a.equal(b)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b))
+    return a == b
+
+
+def check_same(body: Body, fraction: float = 0.6, drops: bool = True) -> dict[str, Any]:
+    """Asserts that ``body`` gives the same inside ``fraction`` of its plain peak, or, if that is refused, inside the
+    smallest limit that refusals lead to, which must lie under the plain peak. Returns the budget's report."""
+    plain, peak, _ = measured(body)
+    gc.collect()
+    base = lowtide.meter().live_bytes
+    limit = base + int(fraction * peak)
+    for _ in range(60):
+        try:
+            with lowtide.budget(limit) as budget:
+                inside, _, _ = measured(body)
+            break
+        except lowtide.BudgetError as error:
+            assert error.details["smallest_budget_bytes"] > limit
+            limit = error.details["smallest_budget_bytes"]
+        gc.collect()
+    report = budget.report()
+    assert limit <= base + peak
+    assert equal(plain, inside)
+    assert report["peak_bytes"] <= limit
+    if drops:
+        assert report["drops"] > 0, report
+    return report
