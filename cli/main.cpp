@@ -29,9 +29,9 @@ int run(const std::vector<std::string>& words) {
   }
   const Verb& verb = find_verb(words[0]);
   const std::vector<std::string> rest(words.begin() + 1, words.end());
-  for (const std::string& word : rest) {
-    if (word == "--") break;
-    if (word == "--help" || word == "-h") {
+  const std::size_t end = end_of_flags(verb, rest);
+  for (std::size_t i = 0; i < end; ++i) {
+    if (rest[i] == "--help" || rest[i] == "-h") {
       std::fputs(help_text(verb).c_str(), stdout);
       return kDone;
     }

@@ -83,6 +83,21 @@ std::string joined(const std::vector<std::string>& parts, const char* separator)
 
 }  // namespace
 
+std::size_t end_of_flags(const Verb& verb, const std::vector<std::string>& arguments) {
+  const auto takes_value = [&](const std::string& word) {
+    return std::any_of(verb.flags.begin(), verb.flags.end(), [&](const Flag& flag) {
+      return !flag.value_name.empty() && word == "--" + flag.name;
+    });
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--") return i;
+    if (!verb.passes_on) continue;
+    if (!arguments[i].starts_with('-')) return i;
+    if (takes_value(arguments[i])) ++i;
+  }
+  return arguments.size();
+}
+
 Arguments parse_arguments(const Verb& verb, const std::vector<std::string>& arguments) {
   CLI::App app;
   app.set_help_flag();
@@ -103,10 +118,10 @@ Arguments parse_arguments(const Verb& verb, const std::vector<std::string>& argu
       }
     }
   }
-  // What follows "--" is words, whatever it looks like.
-  const auto end_of_flags = std::find(arguments.begin(), arguments.end(), "--");
+  const auto rest = arguments.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                            end_of_flags(verb, arguments), arguments.size()));
   // CLI11 takes its words in reverse order.
-  std::vector<std::string> reversed(std::make_reverse_iterator(end_of_flags), arguments.rend());
+  std::vector<std::string> reversed(std::make_reverse_iterator(rest), arguments.rend());
   try {
     app.parse(std::move(reversed));
   } catch (const CLI::ArgumentMismatch&) {
@@ -131,8 +146,8 @@ Arguments parse_arguments(const Verb& verb, const std::vector<std::string>& argu
     }
     words.push_back(word);
   }
-  if (end_of_flags != arguments.end()) {
-    words.insert(words.end(), end_of_flags + 1, arguments.end());
+  if (rest != arguments.end()) {
+    words.insert(words.end(), rest + (*rest == "--" ? 1 : 0), arguments.end());
   }
   const bool repeated = !verb.words.empty() && verb.words.back().repeated;
   if (words.size() > verb.words.size() && !repeated) {

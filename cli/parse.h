@@ -13,6 +13,10 @@ namespace lowtide {
 // are not among the choices.
 Arguments parse_arguments(const Verb& verb, const std::vector<std::string>& arguments);
 
+// Where the words begin that are no flags of the verb's, whatever they look like: after "--", and
+// for a verb that passes its words on at the first one.
+std::size_t end_of_flags(const Verb& verb, const std::vector<std::string>& arguments);
+
 // Throws UsageError (LT0704) with the nearest verb for an unknown one.
 const Verb& find_verb(const std::string& name);
 

@@ -74,6 +74,8 @@ struct Verb {
   std::vector<Flag> flags;
   std::vector<std::string> examples;  // two real command lines
   int (*run)(const Arguments&);
+  bool passes_on =
+      false;  // the words are another program's command: no flag after the first is ours
 };
 
 // All verbs, in the order in which help shows them.

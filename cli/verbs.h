@@ -14,5 +14,6 @@ Verb lint_verb();
 Verb snapshot_verb();
 Verb replay_verb();
 Verb report_verb();
+Verb run_verb();
 
 }  // namespace lowtide

@@ -25,7 +25,7 @@ if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
 
     _core = _load.load()
 
-    from lowtide import nn, ops
+    from lowtide import compat, nn, ops
     from lowtide._budget import Budget, budget
     from lowtide._checkpoint import checkpoint, checkpoint_sequential, checkpoint_wrapper
     from lowtide._meter import Meter, meter
@@ -38,4 +38,9 @@ if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
     __all__ = [
         "AllocationError", "Budget", "BudgetError", "DivergenceError", "Error", "FormatError", "InternalError",
         "IoError", "Meter", "TorchError", "UsageError", "budget", "checkpoint", "checkpoint_sequential",
-        "checkpoint_wrapper", "meter", "nn", "ops"]
+        "checkpoint_wrapper", "compat", "meter", "nn", "ops"]
+
+    if globals().pop("start_session", False):  # set by _inject/sitecustomize.py
+        from lowtide import _session
+
+        _session.start()

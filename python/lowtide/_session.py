@@ -8,6 +8,8 @@ import os
 import sys
 from typing import Any
 
+from torch.utils.data._utils import worker
+
 import lowtide
 from lowtide import _core, compat
 
@@ -23,24 +25,20 @@ def start() -> None:
     compat.fairscale.install()
     _budget = lowtide.budget(os.environ["LOWTIDE_RUN_BUDGET"]).start()
     _owner = os.getpid()
-    _leave_workers_alone()
+    worker._worker_loop = _loop_without_budget
     atexit.register(_finish)
 
 
-def _leave_workers_alone() -> None:
-    """A DataLoader's workers have no budget, also those that are not forked but started anew."""
-    from torch.utils.data import _utils
+_loop_of_workers = worker._worker_loop
 
-    loop = _utils.worker._worker_loop
 
-    def worker_loop(*args: Any, **kwargs: Any) -> Any:
-        global _budget
-        if _budget is not None and os.getpid() == _owner:
-            _budget.stop()
-            _budget = None
-        return loop(*args, **kwargs)
-
-    _utils.worker._worker_loop = worker_loop
+def _loop_without_budget(*args: Any, **kwargs: Any) -> Any:
+    """What a DataLoader's worker runs: it has no budget, also when it was not forked but started anew."""
+    global _budget
+    if _budget is not None and os.getpid() == _owner:
+        _budget.stop()
+        _budget = None
+    return _loop_of_workers(*args, **kwargs)
 
 
 def _finish() -> None:

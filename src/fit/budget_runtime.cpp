@@ -443,7 +443,9 @@ bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
 }
 
 Bytes BudgetRuntime::smallest_budget_now() const {
-  return std::max(steps_.largest_smallest_budget(), steps_.smallest_budget().value_or(0));
+  // Of this budget: what an earlier one learned says what is enough, not what these steps need.
+  const Bytes running = steps_.lower_bound() ? *steps_.smallest_budget() : 0;
+  return std::max(steps_.largest_smallest_budget(), running);
 }
 
 void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {

@@ -49,6 +49,7 @@ struct OpRecorder::Ticket final : hook::OpTicket {
   MemoryKind outer_kind = MemoryKind::kProgram;
   bool in_place_ok = false;  // the one write can be appended to its recipe
   bool is_taped = false;
+  bool is_update = false;
 };
 
 std::string OpRecorder::take_difference() {
@@ -60,18 +61,21 @@ std::string OpRecorder::take_difference() {
 
 // ---- before ----
 
-void OpRecorder::observe_kinds(const hook::Operator& op, c10::ArrayRef<c10::IValue> inputs,
-                               bool in_backward) {
+bool OpRecorder::is_update(c10::ArrayRef<c10::IValue> inputs, bool in_backward) {
+  if (in_backward || c10::GradMode::is_enabled()) return false;
+  bool reads_gradient = false;
+  OpCapture::for_each_tensor(inputs, [&](TensorPlace, const at::Tensor& tensor) {
+    const hook::MemoryBlock* block = block_of(tensor);
+    reads_gradient |= block != nullptr && (block->kind == MemoryKind::kGradients ||
+                                           block->kind == MemoryKind::kOptimizerState ||
+                                           block->kind == MemoryKind::kWorkspace);
+  });
+  return reads_gradient;
+}
+
+void OpRecorder::observe_writes(const hook::Operator& op, c10::ArrayRef<c10::IValue> inputs,
+                                bool in_backward) {
   if (op.written_arguments == 0) return;
-  if (!in_backward && c10::GradMode::is_enabled()) return;
-  bool reads_gradient = in_backward;
-  if (!in_backward) {
-    OpCapture::for_each_tensor(inputs, [&](TensorPlace, const at::Tensor& tensor) {
-      const hook::MemoryBlock* block = block_of(tensor);
-      reads_gradient |= block != nullptr && block->kind == MemoryKind::kGradients;
-    });
-  }
-  if (!reads_gradient) return;
   OpCapture::for_each_tensor(inputs, [&](TensorPlace place, const at::Tensor& tensor) {
     if (!is_marked_written(op, place)) return;
     hook::MemoryBlock* block = block_of(tensor);
@@ -90,16 +94,27 @@ void OpRecorder::observe_parameter(const at::Tensor& leaf) {
     retag(*block, MemoryKind::kParameters);
 }
 
+// Whether the tensor is of what training changes from step to step. The program holds it for good,
+// and a recipe of such writes would hold every step's gradients.
+bool OpRecorder::is_state(const at::Tensor& tensor) {
+  if (tensor.is_leaf() && tensor.requires_grad()) return true;
+  if (c10::GradMode::is_enabled()) return false;  // part of a graph
+  const hook::MemoryBlock* block = block_of(tensor);
+  return block != nullptr &&
+         (block->kind == MemoryKind::kParameters || block->kind == MemoryKind::kOptimizerState ||
+          block->kind == MemoryKind::kGradients);
+}
+
 std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
                                                    c10::ArrayRef<c10::IValue> inputs) noexcept {
   try {
     const bool in_backward = hook::current_backward_id() != -1;
     phase_listener_(in_backward);
     const bool records = c10::GradMode::is_enabled() || !in_backward;
-    observe_kinds(op, inputs, in_backward);
-
     auto ticket = std::make_unique<Ticket>();
     ticket->op = &op;
+    ticket->is_update = is_update(inputs, in_backward);
+    if (in_backward || ticket->is_update) observe_writes(op, inputs, in_backward);
     std::vector<at::Tensor> written;
     if (op.written_arguments != 0 || op.is_batch_norm) {
       OpCapture::for_each_tensor(inputs, [&](TensorPlace place, const at::Tensor& tensor) {
@@ -109,7 +124,7 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
         }
       });
     }
-    if (records) capture_inputs(*ticket, inputs);
+    if (records && !ticket->is_update) capture_inputs(*ticket, inputs);
 
     if (!written.empty()) {
       std::vector<std::shared_ptr<StorageRecord>> losing;
@@ -125,7 +140,7 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
           const bool has_base =
               graph.has_recipe(record->id) || (record->factory != nullptr && op.fills_whole);
           ticket->in_place_ok = ticket->capture != nullptr && marked_writes == 1 && has_base &&
-                                graph.version(record->id) < kMostWrites;
+                                !is_state(tensor) && graph.version(record->id) < kMostWrites;
           if (!ticket->in_place_ok) losing.push_back(record);
         }
       }
@@ -257,7 +272,7 @@ void OpRecorder::after(hook::OpTicket& given, c10::ArrayRef<c10::IValue> outputs
       kinds_ours ? hook::exchange_current_kind(ticket.outer_kind) : MemoryKind::kProgram;
   bool is_kept = false;
   try {
-    if (inside == MemoryKind::kWorkspace) {
+    if (inside == MemoryKind::kWorkspace && !ticket.is_update) {
       OpCapture::for_each_tensor(outputs, [&](TensorPlace, const at::Tensor& tensor) {
         hook::MemoryBlock* block = block_of(tensor);
         if (block != nullptr && block->kind == MemoryKind::kWorkspace) {

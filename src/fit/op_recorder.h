@@ -7,8 +7,8 @@
 // Also told here, because ops are where it shows: what memory is for (MemoryKind), by observation:
 //   - what an op allocates and frees is workspace; what it returns is the program's;
 //   - what ops inside a backward make, or accumulate into, are gradients;
-//   - what is written outside of a backward, with grad mode off, by an op that reads a gradient, is
-//     optimizer state;
+//   - what is written outside of a backward, with grad mode off, by an op that reads a gradient or
+//     what was made from one, is optimizer state; what such ops return is workspace;
 //   - leaves that require grad are parameters.
 // A KindScope of the program's own goes first.
 
@@ -50,10 +50,16 @@ class OpRecorder final : public hook::OpListener {
 
  private:
   struct Ticket;
-  void observe_kinds(const hook::Operator& op, c10::ArrayRef<c10::IValue> inputs, bool in_backward);
+  // An op of the optimizer's: with grad mode off and outside of a backward, it reads gradients,
+  // state, or what was made from those. Nothing is recomputed through it, so it gets no recipe,
+  // which would hold the gradients; its results stay workspace.
+  static bool is_update(c10::ArrayRef<c10::IValue> inputs, bool in_backward);
+  static void observe_writes(const hook::Operator& op, c10::ArrayRef<c10::IValue> inputs,
+                             bool in_backward);
   static void observe_parameter(const at::Tensor& leaf);
   void capture_inputs(Ticket& ticket, c10::ArrayRef<c10::IValue> inputs);
   void prepare_write(const std::shared_ptr<StorageRecord>& record);
+  static bool is_state(const at::Tensor& tensor);
   static const char* line_of(c10::ArrayRef<c10::IValue> outputs);
   bool add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::uint64_t cost_ns);
   void verify(const Ticket& ticket, const OpCapture& capture, c10::ArrayRef<c10::IValue> outputs);

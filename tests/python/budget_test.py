@@ -297,3 +297,33 @@ def test_meter():
         "parameters", "gradients", "optimizer_state", "saved", "program", "workspace"}
     assert sum(meter.by_kind().values()) == live
     assert sum(meter.peak_by_kind().values()) == meter.peak_bytes
+
+
+@pytest.mark.parametrize("make", [
+    lambda p: torch.optim.AdamW(p), lambda p: torch.optim.AdamW(p, foreach=True),
+    lambda p: torch.optim.AdamW(p, fused=True), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    lambda p: torch.optim.Adagrad(p), lambda p: torch.optim.RMSprop(p, momentum=0.5, centered=True),
+    lambda p: torch.optim.Adafactor(p), lambda p: torch.optim.NAdam(p)])
+def test_with_room_nothing_lives_longer_than_plainly(make):
+    def body():
+        model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)])
+        optimizer = make(model.parameters())
+        meter = lowtide.meter()
+        live = []
+        for _ in range(6):
+            model(torch.ones(16, 256)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            live.append(meter.live_bytes - base[0])
+        return live
+
+    base = [0]
+    gc.collect()
+    base[0] = lowtide.meter().live_bytes
+    plain, peak, _ = measured(body)
+    gc.collect()
+    base[0] = lowtide.meter().live_bytes
+    with lowtide.budget("4GiB"):
+        inside, peak_inside, _ = measured(body)
+    assert plain == inside
+    assert peak == peak_inside

@@ -212,7 +212,9 @@ def test_own_checkpoint_inside():
         optim.step()
         return loss.item()
 
-    check_same(train(step), 0.9)
+    # What a region's replay makes is held until its backward has passed; and where a refusal of the second step knows
+    # the first one only, it counts the optimizer's state twice.
+    check_same(train(step), 0.9, drops=False, most=1.1)
 
 
 def test_hooks_on_modules_and_tensors():

@@ -49,6 +49,10 @@ def start():
     root = os.environ["LOWTIDE_PACKAGE_ROOT"]
     if importlib.util.find_spec("lowtide") is None:
         sys.path.append(root)
+    package = sys.modules.get("lowtide")
+    if package is not None and not hasattr(package, "budget"):
+        package.start_session = True  # it is importing torch itself, and goes on when it is whole
+        return
     from lowtide import _session
 
     _session.start()

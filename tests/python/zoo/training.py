@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import random
 import time
 from typing import Any, Callable
 
+import numpy
 import torch
 
 import lowtide
@@ -47,6 +49,8 @@ def train(case: Case, limit: int | None = None) -> Run:
     model, loss_of = case()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(1)
+    numpy.random.seed(1)
+    random.seed(1)
     losses, static = [], 0
     budget = None if limit is None else lowtide.budget(limit + base)
     start = time.process_time()

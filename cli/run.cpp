@@ -1,0 +1,96 @@
+// lowtide run: a Python program inside a budget. The package does it (python/lowtide/_run.py); this
+// finds the Python that has the package, and becomes it.
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/verbs.h"
+#include "lowtide/error.h"
+#include "src/base/text.h"
+
+namespace lowtide {
+namespace {
+
+constexpr int kNotFound = 127;
+
+std::string default_python() {
+  if (const char* environment = std::getenv("VIRTUAL_ENV")) {
+    const std::string python = concat(environment, "/bin/python");
+    if (access(python.c_str(), X_OK) == 0) return python;
+  }
+  return "python3";
+}
+
+// A command that begins with a Python runs under that one, which then needs the package too.
+std::string python_for(const Arguments& arguments) {
+  if (arguments.has("python")) return arguments.text("python");
+  const std::string& first = arguments.words()[0];
+  const std::string name = std::filesystem::path(first).filename().string();
+  return name.starts_with("python") ? first : default_python();
+}
+
+// The package that was built beside this program is found without being installed.
+void show_package_of_build() {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::filesystem::path package = program.parent_path().parent_path() / "python";
+  if (!std::filesystem::exists(package / "lowtide")) return;
+  const char* before = std::getenv("PYTHONPATH");
+  const std::string path = before == nullptr || *before == '\0'
+                               ? package.string()
+                               : concat(package.string(), ":", before);
+  setenv("PYTHONPATH", path.c_str(), 1);
+}
+
+int run(const Arguments& arguments) {
+  if (!arguments.has("budget")) {
+    throw UsageError(
+        "LT0703",
+        "run: --budget is missing: a number of bytes, 6GiB, or a share of the step such "
+        "as 50%. See: lowtide run --help");
+  }
+  std::vector<std::string> words{python_for(arguments), "-m", "lowtide", "run"};
+  for (const char* flag : {"budget", "report", "spill", "python"}) {
+    if (arguments.has(flag)) {
+      words.push_back(concat("--", flag));
+      words.push_back(arguments.text(flag));
+    }
+  }
+  words.push_back("--");
+  words.insert(words.end(), arguments.words().begin(), arguments.words().end());
+  std::vector<char*> raw;
+  for (std::string& word : words) raw.push_back(word.data());
+  raw.push_back(nullptr);
+  show_package_of_build();
+  execvp(raw[0], raw.data());
+  const int problem = errno;
+  std::fprintf(stderr, "lowtide: run: cannot start %s: %s. Name the Python with --python\n", raw[0],
+               std::strerror(problem));
+  return kNotFound;
+}
+
+}  // namespace
+
+Verb run_verb() {
+  return {.name = "run",
+          .summary = "run a Python program with a limit on the bytes of its tensors",
+          .words = {{.name = "COMMAND",
+                     .help = "a script that ends in .py, or a program, with its arguments",
+                     .repeated = true}},
+          .flags = {{"budget", "B", "bytes, 6GiB, or a share of the step such as 50%", ""},
+                    {"report", "FILE", "also write the report as JSON", ""},
+                    {"spill", "DIR", "not in this version: spilling to disk is to come", ""},
+                    {"python", "PROGRAM",
+                     "the Python for a script; else that of VIRTUAL_ENV, else python3", ""}},
+          .examples = {"lowtide run --budget 6GiB -- python train.py --epochs 3",
+                       "lowtide run --budget 50% --report out.json train.py"},
+          .run = run,
+          .passes_on = true};
+}
+
+}  // namespace lowtide
