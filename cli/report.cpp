@@ -8,8 +8,8 @@
 #include "lowtide/error.h"
 #include "src/base/text.h"
 #include "src/evidence/snapshot_reader.h"
+#include "src/report/redaction.h"
 #include "src/report/snapshot_page.h"
-#include "src/report/snapshot_redaction.h"
 
 namespace lowtide {
 namespace {
