@@ -82,6 +82,6 @@ struct LogEvidence {
 };
 
 // Never throws for what the log says; what `source` throws passes through. Bounded memory.
-LogEvidence read_log(const ByteSource& source, std::string name);
+LogEvidence read_log(const LogSource& source, std::string name);
 
 }  // namespace lowtide

@@ -429,7 +429,7 @@ class Reader {
 
 }  // namespace
 
-LogEvidence read_log(const ByteSource& source, std::string name) {
+LogEvidence read_log(const LogSource& source, std::string name) {
   LogEvidence evidence;
   evidence.source = std::move(name);
   Reader reader(evidence);

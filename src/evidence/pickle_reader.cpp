@@ -695,6 +695,10 @@ class PickleMachine {
   std::unordered_map<std::size_t, PickleValue> far_memo_;
 };
 
+bool is_pickle(std::string_view head) {
+  return head.size() >= 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5;
+}
+
 PickleValue read_pickle(ByteSource& source, PickleHeap& heap, PickleFolder* folder) {
   return PickleMachine(source, heap, folder).run();
 }

@@ -309,12 +309,15 @@ void find_peak(const Snapshot& snapshot, const DeviceTrace& trace,
     if (allocations[i].freed != kNoEvent) freed_at[allocations[i].freed] = i;
   }
   result.peak.bytes = live.value();
+  auto failure = result.out_of_memory.begin();
   const std::uint32_t stretch =
       std::max<std::uint32_t>(1, (trace.count + kTimelinePoints - 1) / kTimelinePoints);
   TimePoint highest;
   for (std::uint32_t i = 0; i < trace.count; ++i) {
     if (freed_at[i] != kNoEvent) live -= allocations[freed_at[i]].size;
     if (made_at[i] != kNoEvent) live += allocations[made_at[i]].size;
+    if (failure != result.out_of_memory.end() && failure->event == i)
+      failure++->live = live.value();
     if (live.value() > result.peak.bytes) {
       result.peak.bytes = live.value();
       result.peak.event = i;
@@ -330,6 +333,13 @@ void find_peak(const Snapshot& snapshot, const DeviceTrace& trace,
   result.live_at_end = live.value();
 }
 
+Bytes sum_of(Bytes a, Bytes b) {
+  SizeSum sum;
+  sum += a;
+  sum += b;
+  return sum.value();
+}
+
 void count_events(const Snapshot& snapshot, const DeviceTrace& trace, const StackLines& lines,
                   DeviceAnalysis& result) {
   const EventColumns& events = snapshot.events;
@@ -338,8 +348,34 @@ void count_events(const Snapshot& snapshot, const DeviceTrace& trace, const Stac
     const std::uint32_t row = trace.first + i;
     ++result.events[static_cast<std::size_t>(events.action[row])];
     if (events.action[row] == EventAction::kOom) {
-      result.out_of_memory.push_back({i, events.size[row], events.address[row],
-                                      line_name(snapshot, lines.user[events.stack[row]])});
+      OutOfMemoryEvent& failure = result.out_of_memory.emplace_back();
+      failure.event = i;
+      failure.requested = events.size[row];
+      failure.device_free = events.address[row];
+      failure.line = line_name(snapshot, lines.user[events.stack[row]]);
+      failure.stack = events.stack[row];
+    }
+  }
+  // From what is reserved at the end back to each failure. What a damaged trace takes away more
+  // than there was counts as nothing.
+  Bytes reserved = result.reserved;
+  auto failure = result.out_of_memory.rbegin();
+  for (std::uint32_t i = trace.count; i-- > 0 && failure != result.out_of_memory.rend();) {
+    const std::uint32_t row = trace.first + i;
+    switch (events.action[row]) {
+      case EventAction::kOom:
+        failure++->reserved = reserved;
+        break;
+      case EventAction::kSegmentAlloc:
+      case EventAction::kSegmentMap:
+        reserved -= std::min(reserved, events.size[row]);
+        break;
+      case EventAction::kSegmentFree:
+      case EventAction::kSegmentUnmap:
+        reserved = sum_of(reserved, events.size[row]);
+        break;
+      default:
+        break;
     }
   }
   if (trace.count > 0) {
@@ -685,6 +721,28 @@ std::vector<MemoryKind> kinds_of(const Snapshot& snapshot, std::int64_t device,
     kinds.push_back(kind);
   }
   return kinds;
+}
+
+Moment moment_after(const Snapshot& snapshot, std::int64_t device, std::int64_t event) {
+  Moment moment;
+  const StackLines lines = lines_of_stacks(snapshot);
+  const std::vector<Allocation> allocations = allocations_of(snapshot, device);
+  const std::vector<MemoryKind> kinds = kinds_of(snapshot, device, allocations);
+  LineCounter counter(snapshot, line_name);
+  SizeSum live;
+  for (std::size_t i = 0; i < allocations.size(); ++i) {
+    const Allocation& allocation = allocations[i];
+    if (!allocation.lives_at(event)) continue;
+    live += allocation.size;
+    ++moment.allocations;
+    counter.add(lines.user[allocation.stack], allocation.size, is_known_by_free(allocation));
+    KindTotal& kind = moment.kinds[static_cast<std::size_t>(kinds[i])];
+    kind.bytes += allocation.size;
+    ++kind.allocations;
+  }
+  moment.live = live.value();
+  moment.lines = counter.ranked();
+  return moment;
 }
 
 SnapshotAnalysis analyse(const Snapshot& snapshot) {

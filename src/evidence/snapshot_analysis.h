@@ -83,6 +83,15 @@ struct OutOfMemoryEvent {
   Bytes requested = 0;  // rounded up to 512
   Bytes device_free = 0;
   std::string line;
+  StackId stack = 0;
+  Bytes live = 0;
+  Bytes reserved = 0;  // as far as the trace has the segments' events
+
+  // What the device had for this process: what it held, and what was free.
+  Bytes available() const {
+    Bytes sum = 0;
+    return __builtin_add_overflow(reserved, device_free, &sum) ? ~Bytes{0} : sum;
+  }
 };
 
 struct TimePoint {
@@ -134,6 +143,15 @@ struct SnapshotAnalysis {
 
 // Linear in events and frames. Throws FormatError (LT0715) when sizes add up past 2^63.
 SnapshotAnalysis analyse(const Snapshot& snapshot);
+
+// What is live after an event of a device's trace; -1: when the trace begins.
+struct Moment {
+  Bytes live = 0;
+  std::uint64_t allocations = 0;
+  std::vector<LineTotal> lines;  // by the user's lines
+  std::array<KindTotal, kMemoryKinds> kinds{};
+};
+Moment moment_after(const Snapshot& snapshot, std::int64_t device, std::int64_t event);
 
 // Lives of all blocks of a device: those that were there before the trace first.
 std::vector<Allocation> allocations_of(const Snapshot& snapshot, std::int64_t device);

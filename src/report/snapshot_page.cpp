@@ -232,7 +232,7 @@ std::string snapshot_page(const Snapshot& snapshot) {
     row["allocations"] = allocations_json(snapshot, device, columns);
     row["segments"] = segments_json(snapshot, device, columns);
     row["times"] = times_json(snapshot, device, columns);
-    row["whatIf"] = what_if_table(snapshot, device, analysis.devices[i].peak.event);
+    row["whatIf"] = what_if_table(snapshot, analysis.devices[i]);
     data["devices"].push_back(std::move(row));
   }
   data["names"] = names.json();

@@ -82,6 +82,8 @@ Json device_json(const DeviceAnalysis& device) {
     at["requested"] = failure.requested;
     at["device_free"] = failure.device_free;
     at["line"] = failure.line;
+    at["live"] = failure.live;
+    at["reserved"] = failure.reserved;
     row["out_of_memory"].push_back(std::move(at));
   }
   row["timeline"] = Json::array();

@@ -283,6 +283,57 @@ TEST_CASE("an out-of-memory event is told with its line and the free memory") {
   CHECK(device.out_of_memory[0].line == "model.py:41:forward");
 }
 
+TEST_CASE("a failure tells what was live and reserved just then") {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    Snapshot snapshot = random_snapshot(seed);
+    std::mt19937 random(seed);
+    // Some events become failures and events of segments elsewhere; what is live is counted anew.
+    Bytes reserved = snapshot.segments[0].size;
+    std::vector<std::uint32_t> failures;
+    std::vector<std::int64_t> change(snapshot.events.count());
+    for (std::uint32_t i = 0; i < snapshot.events.count(); ++i) {
+      const bool is_free = snapshot.events.action[i] == EventAction::kFreeRequested;
+      if (!is_free || random() % 3 != 0) continue;
+      switch (random() % 3) {
+        case 0:
+          snapshot.events.action[i] = EventAction::kOom;
+          failures.push_back(i);
+          break;
+        case 1:
+          snapshot.events.action[i] = EventAction::kSegmentAlloc;
+          change[i] = static_cast<std::int64_t>(snapshot.events.size[i]);
+          break;
+        default:
+          snapshot.events.action[i] = EventAction::kSegmentFree;
+          change[i] = -static_cast<std::int64_t>(snapshot.events.size[i]);
+      }
+    }
+    const DeviceAnalysis device = analyse(snapshot).devices[0];
+    REQUIRE(device.out_of_memory.size() == failures.size());
+    for (std::size_t f = 0; f < failures.size(); ++f) {
+      const OutOfMemoryEvent& failure = device.out_of_memory[f];
+      CHECK(failure.event == failures[f]);
+      std::int64_t there = static_cast<std::int64_t>(reserved);
+      for (std::size_t i = change.size(); i-- > failures[f];) there -= change[i];
+      CHECK(failure.reserved == static_cast<Bytes>(there));
+      Bytes live = 0;
+      for (const Allocation& allocation : allocations_of(snapshot, 0)) {
+        if (allocation.lives_at(failures[f])) live += allocation.size;
+      }
+      CHECK(failure.live == live);
+      const Moment moment = moment_after(snapshot, 0, failures[f]);
+      CHECK(moment.live == live);
+      Bytes by_line = 0;
+      for (const LineTotal& line : moment.lines) by_line += line.bytes;
+      Bytes by_kind = 0;
+      for (const KindTotal& kind : moment.kinds) by_kind += kind.bytes;
+      CHECK(by_line == live);
+      CHECK(by_kind == live);
+    }
+  }
+}
+
 TEST_CASE("a trace without completed frees counts the requested ones") {
   MadeSnapshot made;
   made.traces = {
