@@ -24,6 +24,11 @@ constexpr Bytes kDriverPage = 2_MiB;
 
 DeviceReplay::DeviceReplay(const Snapshot& snapshot, std::int64_t device)
     : snapshot_(snapshot), device_(device), settings_(settings_of(snapshot)) {
+  trace_.device = device;
+  if (snapshot.is_budget) {
+    start_.problems.push_back("a budget counts bytes of CPU tensors: there are no blocks to place");
+    return;
+  }
   if (!snapshot.settings.known) {
     // Older versions do not write their settings; expandable segments can be seen.
     for (const SnapshotSegment& segment : snapshot.segments) {
@@ -31,7 +36,6 @@ DeviceReplay::DeviceReplay(const Snapshot& snapshot, std::int64_t device)
     }
   }
   if (const DeviceTrace* trace = snapshot.trace_of(device)) trace_ = *trace;
-  trace_.device = device;
   start_ = find_start(snapshot, device, settings_);
   const EventColumns& events = snapshot.events;
   for (std::uint32_t i = 0; i < trace_.count; ++i) {

@@ -1342,7 +1342,7 @@ Diagnosis diagnose(const std::vector<LogEvidence>& logs,
   for (const SnapshotFacts& snapshot : snapshots) {
     for (const DeviceFacts& device : snapshot.devices) {
       // What a log tells of the same failure tells more: the lines themselves, and the card.
-      if (device.message == nullptr || device.message->tracebacks.empty()) {
+      if (device.message == nullptr || (!device.is_budget && device.message->tracebacks.empty())) {
         judge_log(device.as_log);
       }
     }

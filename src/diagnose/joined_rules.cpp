@@ -35,7 +35,7 @@ Bytes sum_of(Bytes a, Bytes b) {
 }
 
 std::string place_of(const SnapshotFacts& snapshot, const DeviceFacts& device) {
-  return concat(snapshot.name, ", device ", device.analysis.device);
+  return concat(snapshot.name, ", ", device.where);
 }
 
 std::string when_of(const DeviceFacts& device) {
@@ -60,9 +60,9 @@ std::string largest_lines(const Moment& moment, std::size_t most) {
 
 std::string kinds_of(const Moment& moment) {
   std::string out;
-  for (std::size_t i = 0; i < kMemoryKinds; ++i) {
+  for (std::size_t i = 0; i < kBlockKinds; ++i) {
     if (moment.kinds[i].bytes == 0) continue;
-    out += concat(out.empty() ? "" : ", ", kind_name(static_cast<MemoryKind>(i)), " ",
+    out += concat(out.empty() ? "" : ", ", kind_name(static_cast<BlockKind>(i)), " ",
                   format_bytes(moment.kinds[i].bytes));
   }
   return out;
@@ -71,15 +71,15 @@ std::string kinds_of(const Moment& moment) {
 // What most of the memory is for, as a cause, where one kind of it stands out.
 void weigh_kinds(const DeviceFacts& device, int weight, const std::string& why, Findings& all) {
   const Moment& moment = device.moment;
-  const auto of = [&moment](MemoryKind kind) {
+  const auto of = [&moment](BlockKind kind) {
     return moment.kinds[static_cast<std::size_t>(kind)].bytes;
   };
-  const Bytes passing = of(MemoryKind::kActivations) + of(MemoryKind::kWorkspace);
+  const Bytes passing = of(BlockKind::kActivations) + of(BlockKind::kWorkspace);
   const Bytes state =
-      of(MemoryKind::kParameters) + of(MemoryKind::kGradients) + of(MemoryKind::kOptimizerState);
-  if (share(of(MemoryKind::kOptimizerState), moment.live) >= 0.3 && state > passing) {
+      of(BlockKind::kParameters) + of(BlockKind::kGradients) + of(BlockKind::kOptimizerState);
+  if (share(of(BlockKind::kOptimizerState), moment.live) >= 0.3 && state > passing) {
     all.add(Cause::kOptimizerState, weight,
-            concat("the optimizer's state is ", format_bytes(of(MemoryKind::kOptimizerState)),
+            concat("the optimizer's state is ", format_bytes(of(BlockKind::kOptimizerState)),
                    " of the ", format_bytes(moment.live), " live ", when_of(device), why));
   } else if (moment.live > 0) {
     all.add(Cause::kBatchOrInputTooLarge, weight,
@@ -219,7 +219,7 @@ void weigh_snapshot(const SnapshotFacts& snapshot, bool has_failed, Findings& al
   for (const DeviceFacts& device : snapshot.devices) {
     std::vector<int> before;
     for (const Finding& finding : all.list()) before.push_back(finding.weight);
-    if (device.failure) {
+    if (device.failure && !device.is_budget) {
       weigh_failure(device, all);
       weigh_pools(device, all);
     }
@@ -304,6 +304,16 @@ std::vector<std::string> find_conflicts(const std::vector<LogEvidence>& logs,
     for (const LogEvidence& log : logs) {
       for (const Sighting& sighting : log.sightings) {
         const MemoryMessage& m = sighting.message;
+        if (m.family == MessageFamily::kBudget && !snapshot.devices.empty() &&
+            snapshot.devices[0].is_budget && snapshot.devices[0].failure &&
+            snapshot.devices[0].message == nullptr) {
+          const OutOfMemoryEvent& failure = snapshot.devices[0].failure->event;
+          conflicts.push_back(concat(place(log, sighting), " refused ",
+                                     format_bytes(m.requested->bytes), " within ",
+                                     format_bytes(m.allowed->bytes), "; in ", snapshot.name,
+                                     " it was ", format_bytes(failure.requested), " within ",
+                                     format_bytes(failure.available()), ": another refusal"));
+        }
         if (!m.device || !m.requested || m.family == MessageFamily::kNccl) continue;
         const auto device = std::find_if(
             snapshot.devices.begin(), snapshot.devices.end(), [&m](const DeviceFacts& facts) {
@@ -315,7 +325,6 @@ std::vector<std::string> find_conflicts(const std::vector<LogEvidence>& logs,
                                      snapshot.name, " has nothing of it: another process's"));
           continue;
         }
-        if (device->message == &sighting) continue;
         const DeviceAnalysis& analysis = device->analysis;
         Bytes most = analysis.reserved;
         if (!device->rows.empty() && device->problems.empty()) {

@@ -5,6 +5,7 @@
 #include "src/diagnose/snapshot_facts.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "src/allocator/allocator_settings.h"
 #include "src/base/text.h"
@@ -12,6 +13,24 @@
 
 namespace lowtide {
 namespace {
+
+// A refusal and the message that it was told with have the request and the limit in common.
+void find_refusal(const std::vector<LogEvidence>& logs, DeviceFacts& facts) {
+  if (facts.analysis.out_of_memory.empty()) return;
+  const OutOfMemoryEvent& failure = facts.analysis.out_of_memory.back();
+  facts.failure = FailureFacts{failure, failure.requested, std::nullopt};
+  for (const LogEvidence& log : logs) {
+    for (const Sighting& sighting : log.sightings) {
+      const MemoryMessage& m = sighting.message;
+      if (m.family != MessageFamily::kBudget || !m.requested->contains(failure.requested) ||
+          !m.allowed->contains(failure.available())) {
+        continue;
+      }
+      facts.message = &sighting;
+      facts.message_source = log.source;
+    }
+  }
+}
 
 bool is_about(const Sighting& sighting, std::int64_t device) {
   const MemoryMessage& m = sighting.message;
@@ -63,6 +82,17 @@ std::optional<Bytes> available_by_logs(const std::vector<LogEvidence>& logs,
 
 // The failure as a log tells one: numbers and a traceback.
 LogEvidence as_log(const Snapshot& snapshot, const DeviceFacts& facts) {
+  if (snapshot.is_budget) {
+    std::size_t at = 0;
+    return read_log(
+        [&](char* buffer, std::size_t capacity) {
+          const std::size_t take = std::min(capacity, snapshot.refusal.size() - at);
+          if (take != 0) std::memcpy(buffer, snapshot.refusal.data() + at, take);
+          at += take;
+          return take;
+        },
+        snapshot.name);
+  }
   LogEvidence log;
   log.source = snapshot.name;
   if (!facts.failure) return log;
@@ -112,7 +142,13 @@ SnapshotFacts facts_of(const Snapshot& snapshot, const std::vector<LogEvidence>&
     device.has_trace = replay.has_trace();
     device.problems = replay.problems();
     device.recorded = replay.as_recorded();
-    find_message(logs, replay.settings(), device);
+    device.where = snapshot.device_name(of_device.device);
+    device.is_budget = snapshot.is_budget;
+    if (snapshot.is_budget) {
+      find_refusal(logs, device);
+    } else {
+      find_message(logs, replay.settings(), device);
+    }
     WhatIfQuestions questions = usual_questions(of_device);
     questions.smallest_capacities = smallest_capacities;
     std::int64_t moment = of_device.peak.event;

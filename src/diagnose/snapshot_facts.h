@@ -27,6 +27,8 @@ struct FailureFacts {
 
 struct DeviceFacts {
   DeviceAnalysis analysis;
+  std::string where;       // "device 1", "the CPU"
+  bool is_budget = false;  // of a budget's refusal: nothing to replay
   bool has_trace = false;
   RecordedReplay recorded;
   std::vector<std::string> problems;  // why the replay is not exact
@@ -45,7 +47,8 @@ struct DeviceFacts {
   // The logs' message about the same failure; null when there is none.
   const Sighting* message = nullptr;
   std::string message_source;
-  // The failure as a log would tell it, with the stack as its traceback. No sighting without one.
+  // The failure as a log would tell it, with the stack as its traceback; a budget's refusal in its
+  // own words. No sighting without a failure.
   LogEvidence as_log;
 };
 

@@ -38,7 +38,7 @@ struct Allocation {
 };
 
 // What memory is for.
-enum class MemoryKind : std::uint8_t {
+enum class BlockKind : std::uint8_t {
   kParameters,
   kGradients,
   kOptimizerState,
@@ -46,8 +46,8 @@ enum class MemoryKind : std::uint8_t {
   kWorkspace,
   kUnattributed,
 };
-constexpr std::size_t kMemoryKinds = 6;
-const char* kind_name(MemoryKind kind);
+constexpr std::size_t kBlockKinds = 6;
+const char* kind_name(BlockKind kind);
 
 struct LineTotal {
   // "model.py:41:forward"; "freed at .." when only the end of its life is known; "<no user frame>"
@@ -124,7 +124,7 @@ struct DeviceAnalysis {
   std::vector<LineTotal> sites;       // at the peak, by the innermost Python line outside /torch/
   std::vector<LineTotal> user_lines;  // by the innermost line of the user's own
   std::vector<LineTotal> library_lines;  // by the innermost Python line, or C++ function
-  std::array<KindTotal, kMemoryKinds> kinds{};
+  std::array<KindTotal, kBlockKinds> kinds{};
   std::vector<LineTotal> end_lines;  // at the end, by the user's lines
   Fragmentation fragmentation;
   Growth growth;
@@ -149,7 +149,7 @@ struct Moment {
   Bytes live = 0;
   std::uint64_t allocations = 0;
   std::vector<LineTotal> lines;  // by the user's lines
-  std::array<KindTotal, kMemoryKinds> kinds{};
+  std::array<KindTotal, kBlockKinds> kinds{};
 };
 Moment moment_after(const Snapshot& snapshot, std::int64_t device, std::int64_t event);
 
@@ -166,8 +166,8 @@ struct StackLines {
 StackLines lines_of_stacks(const Snapshot& snapshot);
 
 // The kind of each allocation.
-std::vector<MemoryKind> kinds_of(const Snapshot& snapshot, std::int64_t device,
-                                 const std::vector<Allocation>& allocations);
+std::vector<BlockKind> kinds_of(const Snapshot& snapshot, std::int64_t device,
+                                const std::vector<Allocation>& allocations);
 
 // "model.py:41:forward"; the function's name for C++ without a line. What kNoFrame is called
 // differs:

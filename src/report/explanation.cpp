@@ -170,9 +170,9 @@ Json device_json(const DeviceFacts& device) {
   live["bytes"] = device.moment.live;
   live["lines"] = lines_json(device.moment.lines);
   live["kinds"] = Json::array();
-  for (std::size_t i = 0; i < kMemoryKinds; ++i) {
+  for (std::size_t i = 0; i < kBlockKinds; ++i) {
     Json kind = Json::object();
-    kind["kind"] = kind_name(static_cast<MemoryKind>(i));
+    kind["kind"] = kind_name(static_cast<BlockKind>(i));
     kind["bytes"] = device.moment.kinds[i].bytes;
     kind["allocations"] = device.moment.kinds[i].allocations;
     live["kinds"].push_back(std::move(kind));
@@ -239,8 +239,8 @@ void append_device(std::string& out, const SnapshotFacts& snapshot, const Device
     when = "when the trace begins";
   }
   wrap(out,
-       concat(snapshot.name, ", device ", analysis.device, ": ", format_bytes(moment.live),
-              " live ", when, ", in ", moment.allocations, " blocks"),
+       concat(snapshot.name, ", ", device.where, ": ", format_bytes(moment.live), " live ", when,
+              ", in ", moment.allocations, " blocks"),
        0, 2);
   if (device.message != nullptr) {
     wrap(out,
@@ -262,10 +262,10 @@ void append_device(std::string& out, const SnapshotFacts& snapshot, const Device
         concat("[", moment.lines.size() - kLines, " other lines]"));
   }
   out += "  by kind\n";
-  for (std::size_t i = 0; i < kMemoryKinds; ++i) {
+  for (std::size_t i = 0; i < kBlockKinds; ++i) {
     if (moment.kinds[i].bytes == 0) continue;
     row(moment.kinds[i].bytes, percent(moment.kinds[i].bytes, moment.live),
-        kind_name(static_cast<MemoryKind>(i)));
+        kind_name(static_cast<BlockKind>(i)));
   }
   if (device.failure && device.failure->state) {
     const RecordedMoment& state = *device.failure->state;
@@ -278,7 +278,7 @@ void append_device(std::string& out, const SnapshotFacts& snapshot, const Device
     row(state.allocated - std::min(state.allocated, moment.live), "",
         "rounding and slack of what was live");
     if (state.reserved > known) row(state.reserved - known, "", "[untracked]");
-  } else {
+  } else if (!device.is_budget) {
     const Fragmentation& free = analysis.fragmentation;
     out += "  free at the end\n";
     row(free.free_in_whole_segments, "", "in segments that are all free");
@@ -286,6 +286,10 @@ void append_device(std::string& out, const SnapshotFacts& snapshot, const Device
         concat("in segments that something keeps, the largest piece ",
                format_bytes(free.largest_free)));
     row(free.empty_cache_gives, "", "is what torch.cuda.empty_cache() would give back");
+  }
+  if (device.is_budget) {
+    out += "\n";
+    return;
   }
   if (device.rows.empty()) {
     out += "  no trace was recorded: nothing to replay\n\n";

@@ -122,7 +122,7 @@ Json stacks_json(const Snapshot& snapshot, const StackLines& lines, Columns& col
 
 Json allocations_json(const Snapshot& snapshot, std::int64_t device, Columns& columns) {
   const std::vector<Allocation> allocations = allocations_of(snapshot, device);
-  const std::vector<MemoryKind> kinds = kinds_of(snapshot, device, allocations);
+  const std::vector<BlockKind> kinds = kinds_of(snapshot, device, allocations);
   std::vector<std::uint32_t> made, freed, stack;
   std::vector<double> size;
   std::vector<std::uint8_t> kind;
@@ -220,13 +220,16 @@ std::string snapshot_page(const Snapshot& snapshot) {
   data["file"] = snapshot.name;
   data["settings"] = snapshot.settings.configuration;
   data["kinds"] = Json::array();
-  for (std::size_t i = 0; i < kMemoryKinds; ++i) {
-    data["kinds"].push_back(kind_name(static_cast<MemoryKind>(i)));
+  for (std::size_t i = 0; i < kBlockKinds; ++i) {
+    data["kinds"].push_back(kind_name(static_cast<BlockKind>(i)));
   }
   data["stacks"] = stacks_json(snapshot, lines, columns, names);
+  data["budget"] = snapshot.is_budget;
+  data["where"] = Json::array();
   data["devices"] = Json::array();
   for (std::size_t i = 0; i < analysis.devices.size(); ++i) {
     const std::int64_t device = analysis.devices[i].device;
+    data["where"].push_back(snapshot.device_name(device));
     Json row = Json::object();
     row["totals"] = whole.at("devices").as_array()[i];
     row["allocations"] = allocations_json(snapshot, device, columns);

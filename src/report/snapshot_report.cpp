@@ -51,9 +51,9 @@ Json device_json(const DeviceAnalysis& device) {
   row["library_lines"] = lines_json(device.library_lines, "line");
   row["lines_at_end"] = lines_json(device.end_lines, "line");
   row["kinds"] = Json::array();
-  for (std::size_t i = 0; i < kMemoryKinds; ++i) {
+  for (std::size_t i = 0; i < kBlockKinds; ++i) {
     Json kind = Json::object();
-    kind["kind"] = kind_name(static_cast<MemoryKind>(i));
+    kind["kind"] = kind_name(static_cast<BlockKind>(i));
     kind["bytes"] = device.kinds[i].bytes;
     kind["allocations"] = device.kinds[i].allocations;
     row["kinds"].push_back(std::move(kind));
@@ -151,11 +151,13 @@ std::string sparkline(const std::vector<TimePoint>& points) {
   return out;
 }
 
-void append_device(std::string& out, const DeviceAnalysis& device) {
+void append_device(std::string& out, const Snapshot& snapshot, const DeviceAnalysis& device) {
   const Fragmentation& fragmentation = device.fragmentation;
-  out += concat("\nDevice ", device.device, ": ", format_bytes(device.reserved), " reserved in ",
-                device.segments, " segments, ", format_bytes(device.allocated),
-                " in blocks in use, ", format_bytes(device.requested), " asked for\n");
+  std::string where = snapshot.device_name(device.device);
+  where[0] = static_cast<char>(where[0] - 'a' + 'A');
+  out += concat("\n", where, ": ", format_bytes(device.reserved), " reserved in ", device.segments,
+                " segments, ", format_bytes(device.allocated), " in blocks in use, ",
+                format_bytes(device.requested), " asked for\n");
   if (device.pending_free > 0) {
     out +=
         concat("  ", format_bytes(device.pending_free), " freed, but waiting for another stream\n");
@@ -189,12 +191,12 @@ void append_device(std::string& out, const DeviceAnalysis& device) {
   out += "  by line, libraries too\n";
   append_lines(out, device.library_lines, device.peak.bytes);
   out += "  by kind\n";
-  for (std::size_t i = 0; i < kMemoryKinds; ++i) {
+  for (std::size_t i = 0; i < kBlockKinds; ++i) {
     const KindTotal& kind = device.kinds[i];
     if (kind.bytes == 0) continue;
     out += concat("    ", right(format_bytes(kind.bytes), 9), "  ",
                   percent(kind.bytes, device.peak.bytes), "  ",
-                  kind_name(static_cast<MemoryKind>(i)), "  (", kind.allocations, ")\n");
+                  kind_name(static_cast<BlockKind>(i)), "  (", kind.allocations, ")\n");
   }
   out +=
       concat("\n  Free at the end: ",
@@ -301,9 +303,12 @@ std::string snapshot_text(const Snapshot& snapshot, const SnapshotAnalysis& anal
   if (!snapshot.settings.configuration.empty()) {
     out += concat("allocator settings: ", snapshot.settings.configuration, "\n");
   }
-  for (const DeviceAnalysis& device : analysis.devices) append_device(out, device);
-  out += concat("\nNext: lowtide replay ", snapshot.name,
-                " --smallest-capacity, or lowtide report ", snapshot.name, " -o report.html\n");
+  for (const DeviceAnalysis& device : analysis.devices) append_device(out, snapshot, device);
+  out += snapshot.is_budget ? concat("\nNext: lowtide explain ", snapshot.name,
+                                     ", or lowtide report ", snapshot.name, " -o report.html\n")
+                            : concat("\nNext: lowtide replay ", snapshot.name,
+                                     " --smallest-capacity, or lowtide report ", snapshot.name,
+                                     " -o report.html\n");
   return out;
 }
 

@@ -33,7 +33,7 @@ Bytes bytes_of(const std::vector<LineTotal>& lines, const std::string& name) {
   return 0;
 }
 
-Bytes bytes_of(const DeviceAnalysis& device, MemoryKind kind) {
+Bytes bytes_of(const DeviceAnalysis& device, BlockKind kind) {
   return device.kinds[static_cast<std::size_t>(kind)].bytes;
 }
 
@@ -161,9 +161,9 @@ TEST_CASE("a line is the user's own, a library line the innermost") {
 
 TEST_CASE("kinds follow from where a block was made and how long it lives") {
   const DeviceAnalysis device = analyse(small()).devices[0];
-  CHECK(bytes_of(device, MemoryKind::kOptimizerState) == 6 * kMiB - 100);
-  CHECK(bytes_of(device, MemoryKind::kActivations) == 3 * kMiB);
-  CHECK(bytes_of(device, MemoryKind::kUnattributed) == 0);
+  CHECK(bytes_of(device, BlockKind::kOptimizerState) == 6 * kMiB - 100);
+  CHECK(bytes_of(device, BlockKind::kActivations) == 3 * kMiB);
+  CHECK(bytes_of(device, BlockKind::kUnattributed) == 0);
 }
 
 TEST_CASE("a gradient is made in backward and lives until the optimizer has used it") {
@@ -195,17 +195,17 @@ TEST_CASE("a gradient is made in backward and lives until the optimizer has used
                     {at(6), kMiB, 7, "active_allocated"},
                     {at(7), 13 * kMiB, 0, "inactive"}});
   const Snapshot snapshot = read_made(made.pickle(Dialect::kPython, 4, {}));
-  std::map<Bytes, MemoryKind> kinds;
+  std::map<Bytes, BlockKind> kinds;
   const std::vector<Allocation> allocations = allocations_of(snapshot, 0);
-  const std::vector<MemoryKind> found = kinds_of(snapshot, 0, allocations);
+  const std::vector<BlockKind> found = kinds_of(snapshot, 0, allocations);
   for (std::size_t i = 0; i < found.size(); ++i) kinds[allocations[i].size] = found[i];
-  CHECK(kinds[1000] == MemoryKind::kActivations);
-  CHECK(kinds[200] == MemoryKind::kGradients);
-  CHECK(kinds[30] == MemoryKind::kWorkspace);
-  CHECK(kinds[4] == MemoryKind::kOptimizerState);
-  CHECK(kinds[5] == MemoryKind::kWorkspace);
-  CHECK(kinds[60000] == MemoryKind::kGradients);
-  CHECK(kinds[7] == MemoryKind::kWorkspace);
+  CHECK(kinds[1000] == BlockKind::kActivations);
+  CHECK(kinds[200] == BlockKind::kGradients);
+  CHECK(kinds[30] == BlockKind::kWorkspace);
+  CHECK(kinds[4] == BlockKind::kOptimizerState);
+  CHECK(kinds[5] == BlockKind::kWorkspace);
+  CHECK(kinds[60000] == BlockKind::kGradients);
+  CHECK(kinds[7] == BlockKind::kWorkspace);
 }
 
 TEST_CASE("peak, start and end agree with a walk over the trace") {
