@@ -1,5 +1,6 @@
 #include "src/diagnose/tape_facts.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "src/plan/simulator.h"
@@ -75,6 +76,11 @@ TapeFacts facts_of(const Tape& tape, std::string name, std::uint64_t most_replay
   if (floor.limiting_op.valid()) {
     facts.floor_op = tape.names[tape.ops[floor.limiting_op.index()].name];
   }
+  facts.is_whole = std::any_of(tape.events.begin(), tape.events.end(), [](const TapeEvent& event) {
+    return event.kind == TapeEvent::Kind::kMark &&
+           event.index == static_cast<std::uint32_t>(StepMark::kEnd);
+  });
+  if (!facts.is_whole) return facts;
   if (const auto smallest = smallest_budget(trace, most_replays)) {
     facts.smallest = std::min(*smallest, facts.peak);
   }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "lowtide/memory_report.h"
 #include "src/report/refusal_record.h"
 #include "src/tape/tape.h"
 
@@ -17,13 +18,6 @@ struct MemoryReportEvidence {
 };
 
 MemoryReportEvidence evidence_of(const RefusalRecord& record);
-
-struct MemoryReportPaths {
-  std::string snapshot;     // PATH.pickle; empty: there was nothing to write
-  std::string explanation;  // PATH.txt
-  std::string page;         // PATH.html; empty without a snapshot
-  std::string tape;         // PATH.tape; empty without one
-};
 
 // Writes PATH.pickle before it is looked into, then PATH.tape, PATH.txt and PATH.html. Throws
 // IoError (LT0722) for what cannot be written, and FormatError when the snapshot cannot be read.

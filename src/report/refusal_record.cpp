@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -47,14 +48,20 @@ class Stacks {
     file_ = snapshot_.texts.intern(kLowtideFile);
   }
 
-  StackId of(std::string_view op, std::optional<BlockKind> kind, bool program_held = false) {
+  StackId of(std::string_view op, std::optional<BlockKind> kind, bool program_held = false,
+             std::string_view line = {}) {
     std::vector<std::string> names{op.empty() ? "[before the budget]" : std::string(op)};
     if (program_held) names.emplace_back("held by the program");
     if (kind) names.emplace_back(kind_name(*kind));
+    names.emplace_back(line);
     const auto [found, is_new] =
         ids_.try_emplace(names, static_cast<StackId>(snapshot_.stack_count()));
     if (!is_new) return found->second;
-    for (const std::string& name : names) snapshot_.stack_frames.push_back(frame(name));
+    names.pop_back();
+    for (const std::string& name : names) {
+      const bool is_op = &name == &names.front();
+      snapshot_.stack_frames.push_back(is_op && !line.empty() ? frame_at(name, line) : frame(name));
+    }
     snapshot_.stack_ends.push_back(snapshot_.stack_frames.size());
     return found->second;
   }
@@ -65,6 +72,18 @@ class Stacks {
         frames_.try_emplace(name, static_cast<std::uint32_t>(snapshot_.frames.size()));
     if (is_new) snapshot_.frames.push_back({snapshot_.texts.intern(name), file_, 0});
     return found->second;
+  }
+
+  // "train.py:12": the op's frame has the program's place.
+  std::uint32_t frame_at(const std::string& op, std::string_view place) {
+    const std::size_t colon = place.rfind(':');
+    std::int64_t line = 0;
+    if (colon != std::string_view::npos) {
+      std::from_chars(place.data() + colon + 1, place.data() + place.size(), line);
+    }
+    snapshot_.frames.push_back(
+        {snapshot_.texts.intern(op), snapshot_.texts.intern(place.substr(0, colon)), line});
+    return static_cast<std::uint32_t>(snapshot_.frames.size() - 1);
   }
 
   Snapshot& snapshot_;
@@ -180,7 +199,8 @@ RefusalRecord refusal_of(const std::string& message, const ErrorDetails& details
        {"live_workspace_bytes", StorageKind::kWorkspace}}};
   for (const auto& [key, kind] : kKinds) {
     const Bytes bytes = detail_bytes(details, key);
-    if (bytes > 0) record.live.push_back({"[ops not recorded]", kind, bytes, 1, false});
+    if (bytes > 0)
+      record.live.push_back({.op = "[ops not recorded]", .kind = kind, .bytes = bytes});
   }
   return record;
 }
@@ -202,7 +222,7 @@ Snapshot snapshot_of(const RefusalRecord& record) {
       left -= bytes;
       // A block a tensor, as nearly as their sum tells.
       const std::uint64_t tensors = std::clamp<std::uint64_t>(live.tensors, 1, 4096);
-      const StackId stack = stacks.of(live.op, block_kind(live.kind), live.program_held);
+      const StackId stack = stacks.of(live.op, block_kind(live.kind), live.program_held, live.line);
       for (std::uint64_t i = 0; i < tensors; ++i) {
         const Bytes size = bytes / tensors + (i < bytes % tensors ? 1 : 0);
         add_block(snapshot, next, size, stack);

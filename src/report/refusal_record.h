@@ -6,7 +6,7 @@
 //   RefusalRecord record;
 //   record.message = error.what();
 //   record.request_bytes = ..;
-//   record.live.push_back({"aten::mm", StorageKind::kSaved, bytes, tensors, false});
+//   record.live.push_back({.op = "aten::mm", .kind = StorageKind::kSaved, .bytes = bytes});
 //   write_memory_report("refusal", evidence_of(record));      // memory_report_files.h
 
 #include <cstdint>
@@ -24,7 +24,8 @@ namespace lowtide {
 struct RefusalRecord {
   // Tensors that were live, by the op that made them and what they are for.
   struct Live {
-    std::string op;  // "" for what no op under the budget made
+    std::string op = {};    // "" for what no op under the budget made
+    std::string line = {};  // "train.py:12" where the program's line is known
     StorageKind kind = StorageKind::kProgram;
     Bytes bytes = 0;
     std::uint64_t tensors = 1;

@@ -30,9 +30,14 @@ RefusalRecord record() {
   record.request_bytes = 1_MiB;
   record.limit_bytes = 3_MiB;
   record.live_bytes = 2560_KiB;
-  record.live = {{"aten::addmm", StorageKind::kSaved, 1536_KiB, 3, false},
-                 {"aten::cat", StorageKind::kSaved, 256_KiB, 1, true},
-                 {"", StorageKind::kParameter, 512_KiB, 2, true}};
+  record.live = {
+      {.op = "aten::addmm", .kind = StorageKind::kSaved, .bytes = 1536_KiB, .tensors = 3},
+      {.op = "aten::cat", .line = "job.py:12", .kind = StorageKind::kSaved, .bytes = 256_KiB},
+      {.op = "",
+       .kind = StorageKind::kParameter,
+       .bytes = 512_KiB,
+       .tensors = 2,
+       .program_held = true}};
   return record;
 }
 
@@ -58,6 +63,7 @@ TEST_CASE("a refusal's snapshot has what was live, by op and kind, and the rest 
   CHECK(device.user_lines[0].bytes == 1536_KiB);
   CHECK(device.user_lines[0].allocations == 3);
   CHECK(line_of(device, 1) == "[before the budget]");
+  CHECK(line_of(device, 2) == "job.py:12:aten::cat");
   const auto of = [&device](BlockKind kind) {
     return device.kinds[static_cast<std::size_t>(kind)].bytes;
   };
@@ -75,7 +81,10 @@ TEST_CASE("sizes that are more than what was live are cut off there, and nothing
   RefusalRecord wrong = record();
   wrong.live_bytes = 1_MiB;
   wrong.limit_bytes = 512_KiB;
-  wrong.live.push_back({"aten::x", StorageKind::kWorkspace, ~Bytes{0}, ~std::uint64_t{0}, false});
+  wrong.live.push_back({.op = "aten::x",
+                        .kind = StorageKind::kWorkspace,
+                        .bytes = ~Bytes{0},
+                        .tensors = ~std::uint64_t{0}});
   const DeviceAnalysis device = analyse(snapshot_of(wrong)).devices[0];
   CHECK(device.live_at_end == 1_MiB);
   CHECK(device.out_of_memory[0].device_free == 0);
