@@ -197,18 +197,20 @@ void weigh_growth(const DeviceFacts& device, bool has_failed, Findings& all) {
 }  // namespace
 
 std::string summary_of(const SnapshotFacts& snapshot, const DeviceFacts& device) {
-  std::string out =
-      concat(place_of(snapshot, device), ": ", format_bytes(device.moment.live), " live ",
-             when_of(device), ", ", format_bytes(device.analysis.reserved), " reserved at the end");
+  std::string out = concat(place_of(snapshot, device), ": ", format_bytes(device.moment.live),
+                           " live ", when_of(device));
+  if (!device.is_budget) {
+    out += concat(", ", format_bytes(device.analysis.reserved), " reserved at the end");
+  }
   const std::string lines = largest_lines(device.moment, 3);
   if (!lines.empty()) out += ": " + lines;
   return out;
 }
 
 std::string summary_of(const TapeFacts& tape) {
-  std::string out =
-      concat(tape.name, ": a step of ", tape.ops, " ops with a peak of ", format_bytes(tape.peak),
-             "; no budget below ", format_bytes(tape.floor), " can carry it");
+  std::string out = concat(tape.name, tape.is_whole ? ": a step of " : ": the begin of a step, ",
+                           tape.ops, " ops with a peak of ", format_bytes(tape.peak),
+                           "; no budget below ", format_bytes(tape.floor), " can carry it");
   if (tape.smallest && *tape.smallest < tape.peak) {
     out += concat(", one of ", format_bytes(*tape.smallest), " does");
   }
@@ -367,7 +369,8 @@ std::vector<std::string> find_conflicts(const std::vector<LogEvidence>& logs,
         const MemoryMessage& m = sighting.message;
         if (m.family != MessageFamily::kBudget) continue;
         // A step that fits as it is would not have been refused.
-        if (tape.peak < m.allowed->bytes - std::min(m.allowed->bytes, m.allowed->half_step)) {
+        if (tape.is_whole &&
+            tape.peak < m.allowed->bytes - std::min(m.allowed->bytes, m.allowed->half_step)) {
           conflicts.push_back(concat(place(log, sighting), " refused within ",
                                      format_bytes(m.allowed->bytes), "; the step of ", tape.name,
                                      " takes ", format_bytes(tape.peak),

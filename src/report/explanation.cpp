@@ -200,6 +200,7 @@ Json device_json(const DeviceFacts& device) {
 Json tape_json(const TapeFacts& tape) {
   Json out = Json::object();
   out["name"] = tape.name;
+  out["whole_step"] = tape.is_whole;
   out["ops"] = tape.ops;
   out["storages"] = tape.storages;
   out["peak_bytes"] = tape.peak;
@@ -322,8 +323,9 @@ void append_device(std::string& out, const SnapshotFacts& snapshot, const Device
 
 void append_tape(std::string& out, const TapeFacts& tape) {
   wrap(out,
-       concat(tape.name, ": a step of ", tape.ops, " ops, ", format_bytes(tape.peak),
-              " at its peak", tape.peak_op.empty() ? "" : concat(", in ", tape.peak_op)),
+       concat(tape.name, tape.is_whole ? ": a step of " : ": the begin of a step, ", tape.ops,
+              " ops, ", format_bytes(tape.peak), " at its peak",
+              tape.peak_op.empty() ? "" : concat(", in ", tape.peak_op)),
        0, 2);
   const auto row = [&](Bytes bytes, const char* name) {
     if (bytes == 0) return;

@@ -205,6 +205,17 @@ TEST_CASE("a tape's peak by kind adds up to the peak, and the floor is not above
   CHECK(*facts.smallest < facts.peak);
 }
 
+TEST_CASE("of a tape that ends early only the lower bound is told") {
+  Tape tape = parse_tape(text_of(kData + "tapes/step.tape"));
+  tape.events.resize(20);
+  const TapeFacts facts = facts_of(tape, "part.tape");
+  CHECK(!facts.is_whole);
+  CHECK(!facts.smallest.has_value());
+  CHECK(facts.floor > 0);
+  CHECK(summary_of(facts).find("the begin of a step") != std::string::npos);
+  CHECK(step_tape().is_whole);
+}
+
 TEST_CASE("a budget's refusal is a cap, and the tape says what would carry the step") {
   const std::vector<LogEvidence> logs{log_of(text_of(kData + "logs/budget.log"))};
   const std::vector<TapeFacts> tapes{step_tape()};
