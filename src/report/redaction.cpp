@@ -243,6 +243,7 @@ void redact(Snapshot& snapshot) {
   }
   snapshot.texts = std::move(clean);
   snapshot.name = redactor.path(snapshot.name);
+  snapshot.refusal = redactor.text(snapshot.refusal);
   snapshot.settings.configuration = redactor.text(snapshot.settings.configuration);
 }
 

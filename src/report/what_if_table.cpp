@@ -26,7 +26,8 @@ Json what_if_table(const Snapshot& snapshot, const DeviceAnalysis& analysis) {
   table["layout_identical"] = recorded.layout_identical;
   table["unsupported"] = Json::array();
   for (const std::string& problem : replay.problems()) table["unsupported"].push_back(problem);
-  if (!replay.has_trace()) table["unsupported"].push_back("no trace was recorded");
+  if (!replay.has_trace() && !snapshot.is_budget)
+    table["unsupported"].push_back("no trace was recorded");
   const WhatIfQuestions questions = usual_questions(analysis);
   table["capacity"] = questions.capacity ? Json(*questions.capacity) : Json();
   table["rows"] = what_if_rows_json(what_if_rows(replay, questions));
