@@ -133,6 +133,14 @@ TEST_CASE("integers of all widths, long lists and shared stacks are written as r
   check_same(snapshot, read_made(snapshot_pickle(snapshot)));
 }
 
+TEST_CASE("an address with the highest bit stays positive for Python") {
+  Snapshot snapshot = read_made(small_snapshot().pickle(Dialect::kPython, 4, {}));
+  snapshot.segments[0].address = std::uint64_t{0xc123} << 48;
+  const std::string pickle = snapshot_pickle(snapshot);
+  // LONG1 of nine bytes, the last of them zero.
+  CHECK(pickle.find(std::string("\x8a\x09\0\0\0\0\0\0\x23\xc1\0", 11)) != std::string::npos);
+}
+
 TEST_CASE("the real snapshots are written as they were read") {
   for (const std::string& path : real_snapshots()) {
     CAPTURE(path);

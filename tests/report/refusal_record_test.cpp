@@ -2,12 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
 
+#include "src/diagnose/diagnosis.h"
 #include "src/evidence/snapshot_analysis.h"
 #include "src/evidence/snapshot_reader.h"
 #include "src/report/memory_report_files.h"
@@ -75,6 +78,39 @@ TEST_CASE("a refusal's snapshot has what was live, by op and kind, and the rest 
   CHECK(device.out_of_memory[0].available() == 3_MiB);
   CHECK(device.out_of_memory[0].line == "aten::mm");
   CHECK(device.notes.empty());
+  // Innermost the op, then who holds it, outermost the kind.
+  std::string held;
+  for (const SnapshotBlock& block : snapshot.blocks) {
+    const auto frames = snapshot.frames_of(block.stack);
+    if (frames.size() != 3) continue;
+    for (const std::uint32_t id : frames) {
+      held += std::string(snapshot.texts.view(snapshot.frames[id].function)) + "; ";
+    }
+  }
+  CHECK(held ==
+        "[before the budget]; held by the program; parameters; "
+        "[before the budget]; held by the program; parameters; ");
+}
+
+TEST_CASE("a log of another refusal is said not to fit") {
+  const auto conflicts = [](const char* from, const char* to) {
+    std::string text = kMessage;
+    text.replace(text.find(from), std::strlen(from), to);
+    std::size_t at = 0;
+    const std::vector<LogEvidence> logs{read_log(
+        [&](char* buffer, std::size_t capacity) {
+          const std::size_t take = std::min(capacity, text.size() - at);
+          std::memcpy(buffer, text.data() + at, take);
+          at += take;
+          return take;
+        },
+        "log")};
+    const std::vector<SnapshotFacts> facts{facts_of(snapshot_of(record()), logs)};
+    return diagnose(logs, facts, {}).conflicts.size();
+  };
+  CHECK(conflicts("3.00", "3.00") == 0);
+  CHECK(conflicts("limit of 3.00", "limit of 3.50") == 1);
+  CHECK(conflicts("allocate 1.00", "allocate 1.25") == 1);
 }
 
 TEST_CASE("sizes that are more than what was live are cut off there, and nothing overflows") {
