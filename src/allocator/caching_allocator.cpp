@@ -316,6 +316,7 @@ bool CachingAllocator::map(BlockId id, Bytes size) {
 }
 
 std::optional<BlockId> CachingAllocator::expand(const Request& request) {
+  if (request.size > kMadeReservation) return std::nullopt;
   BlockId id = find_expandable(request);
   if (!blocks_[id].mapped && !map(id, std::min(blocks_[id].size, request.size))) {
     return std::nullopt;

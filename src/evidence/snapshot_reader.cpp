@@ -380,7 +380,7 @@ class SnapshotFolder : public PickleFolder {
           frame.function = text_id(items[i + 1]);
           break;
         case kLine:
-          frame.line = signed_word(items[i + 1], "line");
+          frame.line = loose_integer(items[i + 1]);  // None, where the source is not known
           break;
         default:
           break;
