@@ -5,7 +5,6 @@
 #include "src/diagnose/snapshot_facts.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "src/allocator/allocator_settings.h"
 #include "src/base/text.h"
@@ -82,17 +81,7 @@ std::optional<Bytes> available_by_logs(const std::vector<LogEvidence>& logs,
 
 // The failure as a log tells one: numbers and a traceback.
 LogEvidence as_log(const Snapshot& snapshot, const DeviceFacts& facts) {
-  if (snapshot.is_budget) {
-    std::size_t at = 0;
-    return read_log(
-        [&](char* buffer, std::size_t capacity) {
-          const std::size_t take = std::min(capacity, snapshot.refusal.size() - at);
-          if (take != 0) std::memcpy(buffer, snapshot.refusal.data() + at, take);
-          at += take;
-          return take;
-        },
-        snapshot.name);
-  }
+  if (snapshot.is_budget) return read_log_text(snapshot.refusal, snapshot.name);
   LogEvidence log;
   log.source = snapshot.name;
   if (!facts.failure) return log;

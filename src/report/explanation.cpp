@@ -3,6 +3,7 @@
 #include "lowtide/bytes.h"
 #include "src/base/text.h"
 #include "src/diagnose/error_catalogue.h"
+#include "src/report/snapshot_report.h"
 #include "src/report/what_if_table.h"
 
 namespace lowtide {
@@ -123,18 +124,6 @@ std::string percent(Bytes part, Bytes whole) {
   return text;
 }
 
-Json lines_json(const std::vector<LineTotal>& lines) {
-  Json all = Json::array();
-  for (const LineTotal& line : lines) {
-    Json one = Json::object();
-    one["line"] = line.line;
-    one["bytes"] = line.bytes;
-    one["allocations"] = line.allocations;
-    all.push_back(std::move(one));
-  }
-  return all;
-}
-
 Json device_json(const DeviceFacts& device) {
   const DeviceAnalysis& analysis = device.analysis;
   Json out = Json::object();
@@ -168,22 +157,15 @@ Json device_json(const DeviceFacts& device) {
   }
   Json& live = out["live"] = Json::object();  // at the failure, or else at the peak
   live["bytes"] = device.moment.live;
-  live["lines"] = lines_json(device.moment.lines);
-  live["kinds"] = Json::array();
-  for (std::size_t i = 0; i < kBlockKinds; ++i) {
-    Json kind = Json::object();
-    kind["kind"] = kind_name(static_cast<BlockKind>(i));
-    kind["bytes"] = device.moment.kinds[i].bytes;
-    kind["allocations"] = device.moment.kinds[i].allocations;
-    live["kinds"].push_back(std::move(kind));
-  }
+  live["lines"] = lines_json(device.moment.lines, "line");
+  live["kinds"] = kinds_json(device.moment.kinds);
   Json& free = out["fragmentation"] = Json::object();
   free["free_in_whole_segments"] = analysis.fragmentation.free_in_whole_segments;
   free["free_in_partly_used_segments"] = analysis.fragmentation.free_in_partly_used;
   free["largest_free_block"] = analysis.fragmentation.largest_free;
   free["free_in_private_pools"] = device.free_in_private_pools;
   free["empty_cache_gives"] = analysis.fragmentation.empty_cache_gives;
-  out["growth"] = lines_json(analysis.growth.lines);
+  out["growth"] = lines_json(analysis.growth.lines, "line");
   Json& replay = out["replay"] = Json::object();
   replay["exact"] = device.is_exact();
   replay["allocations"] = device.recorded.allocations;
@@ -296,13 +278,16 @@ void append_device(std::string& out, const SnapshotFacts& snapshot, const Device
     out += "  no trace was recorded: nothing to replay\n\n";
     return;
   }
-  wrap(out,
-       device.is_exact()
-           ? concat("replayed: ", device.recorded.addresses_matched, " of ",
-                    device.recorded.allocations, " addresses and the layout as recorded")
-           : concat("replayed; the figures are estimates",
-                    device.problems.empty() ? "" : ": " + device.problems[0]),
-       2, 4);
+  wrap(
+      out,
+      device.is_exact() && device.recorded.allocations == 0
+          ? std::string("replayed; the trace has no requests, so that what was live is placed anew")
+      : device.is_exact()
+          ? concat("replayed: ", device.recorded.addresses_matched, " of ",
+                   device.recorded.allocations, " addresses and the layout as recorded")
+          : concat("replayed; the figures are estimates",
+                   device.problems.empty() ? "" : ": " + device.problems[0]),
+      2, 4);
   if (!analysis.out_of_memory.empty()) {
     out += "    (what failed counts in every row but the first)\n";
   }

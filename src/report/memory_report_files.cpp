@@ -1,7 +1,5 @@
 #include "src/report/memory_report_files.h"
 
-#include <algorithm>
-#include <cstring>
 #include <span>
 #include <string_view>
 
@@ -15,22 +13,6 @@
 #include "src/tape/tape_text.h"
 
 namespace lowtide {
-namespace {
-
-LogEvidence log_of(const std::string& message) {
-  std::size_t at = 0;
-  return read_log(
-      [&](char* buffer, std::size_t capacity) {
-        const std::size_t take = std::min(capacity, message.size() - at);
-        std::memcpy(buffer, message.data() + at, take);
-        at += take;
-        return take;
-      },
-      "the error");
-}
-
-}  // namespace
-
 MemoryReportEvidence evidence_of(const RefusalRecord& record) {
   return {record.message, snapshot_pickle(snapshot_of(record)), record.tape};
 }
@@ -48,7 +30,7 @@ MemoryReportPaths write_memory_report(const std::string& path,
     write_file(paths.tape, to_tape_text(*evidence.tape));
     all.tapes.push_back(facts_of(*evidence.tape, paths.tape));
   }
-  if (!evidence.message.empty()) all.logs.push_back(log_of(evidence.message));
+  if (!evidence.message.empty()) all.logs.push_back(read_log_text(evidence.message, "the error"));
   if (!evidence.snapshot.empty()) {
     ByteSource source(paths.snapshot, std::as_bytes(std::span(evidence.snapshot)));
     const Snapshot snapshot = read_snapshot(source);

@@ -10,18 +10,6 @@ namespace {
 
 constexpr std::size_t kRowsForPeople = 8;
 
-Json lines_json(const std::vector<LineTotal>& lines, const char* name) {
-  Json rows = Json::array();
-  for (const LineTotal& line : lines) {
-    Json row = Json::object();
-    row[name] = line.line;
-    row["bytes"] = line.bytes;
-    row["allocations"] = line.allocations;
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
-
 Json device_json(const DeviceAnalysis& device) {
   Json row = Json::object();
   row["device"] = device.device;
@@ -50,14 +38,7 @@ Json device_json(const DeviceAnalysis& device) {
   row["user_lines"] = lines_json(device.user_lines, "line");
   row["library_lines"] = lines_json(device.library_lines, "line");
   row["lines_at_end"] = lines_json(device.end_lines, "line");
-  row["kinds"] = Json::array();
-  for (std::size_t i = 0; i < kBlockKinds; ++i) {
-    Json kind = Json::object();
-    kind["kind"] = kind_name(static_cast<BlockKind>(i));
-    kind["bytes"] = device.kinds[i].bytes;
-    kind["allocations"] = device.kinds[i].allocations;
-    row["kinds"].push_back(std::move(kind));
-  }
+  row["kinds"] = kinds_json(device.kinds);
   Json& fragmentation = row["fragmentation"] = Json::object();
   fragmentation["free_in_whole_segments"] = device.fragmentation.free_in_whole_segments;
   fragmentation["free_in_partly_used_segments"] = device.fragmentation.free_in_partly_used;
@@ -279,6 +260,30 @@ std::string signed_bytes(std::int64_t bytes) {
 }
 
 }  // namespace
+
+Json lines_json(const std::vector<LineTotal>& lines, const char* name) {
+  Json rows = Json::array();
+  for (const LineTotal& line : lines) {
+    Json row = Json::object();
+    row[name] = line.line;
+    row["bytes"] = line.bytes;
+    row["allocations"] = line.allocations;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Json kinds_json(const std::array<KindTotal, kBlockKinds>& kinds) {
+  Json rows = Json::array();
+  for (std::size_t i = 0; i < kBlockKinds; ++i) {
+    Json row = Json::object();
+    row["kind"] = kind_name(static_cast<BlockKind>(i));
+    row["bytes"] = kinds[i].bytes;
+    row["allocations"] = kinds[i].allocations;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
 
 Json snapshot_json(const Snapshot& snapshot, const SnapshotAnalysis& analysis) {
   Json report = Json::object();

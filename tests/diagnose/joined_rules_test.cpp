@@ -25,15 +25,7 @@ std::string text_of(const std::string& path) {
 }
 
 LogEvidence log_of(const std::string& text, const std::string& name = "train.log") {
-  std::size_t at = 0;
-  return read_log(
-      [&](char* buffer, std::size_t capacity) {
-        const std::size_t take = std::min(capacity, text.size() - at);
-        std::memcpy(buffer, text.data() + at, take);
-        at += take;
-        return take;
-      },
-      name);
+  return read_log_text(text, name);
 }
 
 Snapshot snapshot(const char* name) { return read_snapshot(kData + "snapshots/" + name); }

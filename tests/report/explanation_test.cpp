@@ -13,16 +13,8 @@ using namespace lowtide;
 namespace {
 
 Evidence evidence_of(const std::string& text) {
-  std::size_t at = 0;
   Evidence evidence;
-  evidence.logs.push_back(read_log(
-      [&](char* buffer, std::size_t capacity) {
-        const std::size_t take = std::min(capacity, text.size() - at);
-        std::memcpy(buffer, text.data() + at, take);
-        at += take;
-        return take;
-      },
-      "train.log"));
+  evidence.logs.push_back(read_log_text(text, "train.log"));
   return evidence;
 }
 

@@ -96,15 +96,7 @@ TEST_CASE("a log of another refusal is said not to fit") {
   const auto conflicts = [](const char* from, const char* to) {
     std::string text = kMessage;
     text.replace(text.find(from), std::strlen(from), to);
-    std::size_t at = 0;
-    const std::vector<LogEvidence> logs{read_log(
-        [&](char* buffer, std::size_t capacity) {
-          const std::size_t take = std::min(capacity, text.size() - at);
-          std::memcpy(buffer, text.data() + at, take);
-          at += take;
-          return take;
-        },
-        "log")};
+    const std::vector<LogEvidence> logs{read_log_text(text, "log")};
     const std::vector<SnapshotFacts> facts{facts_of(snapshot_of(record()), logs)};
     return diagnose(logs, facts, {}).conflicts.size();
   };
