@@ -13,7 +13,9 @@
 #include "src/diagnose/joined_rules.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <optional>
 #include <string_view>
 
 #include "src/base/text.h"
@@ -194,6 +196,94 @@ void weigh_growth(const DeviceFacts& device, bool has_failed, Findings& all) {
              format_bytes(first.bytes), " of it is made at ", first.line));
 }
 
+// What two files can disagree about.
+enum Doubt : std::size_t { kOtherDevice, kOtherCard, kOtherFailure, kOtherMoment, kOtherRefusal };
+constexpr std::size_t kDoubts = 5;
+
+struct Conflict {
+  Doubt doubt;
+  std::string sentence;
+};
+
+std::string message_place(const LogEvidence& log, const Sighting& sighting) {
+  return concat(log.source, ":", sighting.first_line);
+}
+
+const DeviceFacts* device_of(const SnapshotFacts& snapshot, const MemoryMessage& m) {
+  if (!m.device || !m.requested) return nullptr;
+  for (const DeviceFacts& facts : snapshot.devices) {
+    if (facts.is_budget || facts.analysis.device < 0) continue;
+    if (static_cast<std::uint64_t>(facts.analysis.device) == *m.device) return &facts;
+  }
+  return nullptr;
+}
+
+// A message about a device that the snapshot has.
+std::optional<Conflict> conflict_of(const SnapshotFacts& snapshot, const DeviceFacts& device,
+                                    const std::string& place, const MemoryMessage& m) {
+  const DeviceAnalysis& analysis = device.analysis;
+  Bytes most = analysis.reserved;
+  if (!device.rows.empty() && device.problems.empty()) {
+    most = std::max(most, device.recorded.peak_reserved);
+  }
+  if (m.capacity && most > sum_of(m.capacity->bytes, m.capacity->half_step)) {
+    return Conflict{kOtherCard,
+                    concat(snapshot.name, " has ", format_bytes(most), " reserved on ",
+                           device.where, ", more than the ", format_bytes(m.capacity->bytes),
+                           " of the card in ", place, ": another machine's")};
+  }
+  if (!analysis.out_of_memory.empty()) {
+    if (device.message != nullptr) return std::nullopt;
+    const OutOfMemoryEvent& failure = analysis.out_of_memory.back();
+    return Conflict{
+        kOtherFailure,
+        concat(place, " says ", format_bytes(m.requested->bytes), " were refused",
+               m.free ? concat(" with ", format_bytes(m.free->bytes), " free") : "", "; in ",
+               snapshot.name, " it was ", format_bytes(device.failure->asked_of_driver), " with ",
+               format_bytes(failure.device_free), " free (event ", failure.event,
+               "): another run, or another failure of this one")};
+  }
+  const auto unused = unused_reserved(m);
+  if (!m.allocated || !unused) return std::nullopt;
+  // The snapshot may be taken after the failure, when the step's tensors are gone: only more than
+  // the message's says something.
+  const Bytes held = sum_of(m.allocated->bytes, unused->bytes);
+  const Bytes slack = sum_of(m.allocated->half_step + unused->half_step, held / 50);
+  if (analysis.allocated <= sum_of(m.allocated->bytes, held / 50 + m.allocated->half_step) &&
+      analysis.reserved <= sum_of(held, slack)) {
+    return std::nullopt;
+  }
+  return Conflict{kOtherMoment,
+                  concat(place, " says that PyTorch held ", format_bytes(held), " (",
+                         format_bytes(m.allocated->bytes), " allocated); ", snapshot.name, " has ",
+                         format_bytes(analysis.reserved), " (", format_bytes(analysis.allocated),
+                         " allocated): another run, or another moment of this one")};
+}
+
+std::optional<Conflict> conflict_of(const SnapshotFacts& snapshot, const LogEvidence& log,
+                                    const Sighting& sighting) {
+  const MemoryMessage& m = sighting.message;
+  const std::string place = message_place(log, sighting);
+  const DeviceFacts* budget =
+      !snapshot.devices.empty() && snapshot.devices[0].is_budget ? &snapshot.devices[0] : nullptr;
+  if (m.family == MessageFamily::kBudget && budget != nullptr && budget->failure &&
+      budget->message == nullptr) {
+    const OutOfMemoryEvent& failure = budget->failure->event;
+    return Conflict{kOtherRefusal,
+                    concat(place, " refused ", format_bytes(m.requested->bytes), " within ",
+                           format_bytes(m.allowed->bytes), "; in ", snapshot.name, " it was ",
+                           format_bytes(failure.requested), " within ",
+                           format_bytes(failure.available()), ": another refusal")};
+  }
+  if (budget != nullptr || !m.device || !m.requested || m.family == MessageFamily::kNccl) {
+    return std::nullopt;
+  }
+  const DeviceFacts* device = device_of(snapshot, m);
+  if (device != nullptr) return conflict_of(snapshot, *device, place, m);
+  return Conflict{kOtherDevice, concat(place, " is about GPU ", *m.device, ", and ", snapshot.name,
+                                       " has nothing of it: another process's")};
+}
+
 }  // namespace
 
 std::string summary_of(const SnapshotFacts& snapshot, const DeviceFacts& device) {
@@ -299,67 +389,21 @@ std::vector<std::string> find_conflicts(const std::vector<LogEvidence>& logs,
                                         const std::vector<SnapshotFacts>& snapshots,
                                         const std::vector<TapeFacts>& tapes) {
   std::vector<std::string> conflicts;
-  const auto place = [](const LogEvidence& log, const Sighting& sighting) {
-    return concat(log.source, ":", sighting.first_line);
-  };
   for (const SnapshotFacts& snapshot : snapshots) {
     for (const LogEvidence& log : logs) {
+      // Each sort once, of the first message: a log has many, of all ranks.
+      std::array<bool, kDoubts> said{};
+      const bool has_its_device =
+          std::any_of(log.sightings.begin(), log.sightings.end(), [&](const Sighting& sighting) {
+            return device_of(snapshot, sighting.message) != nullptr;
+          });
       for (const Sighting& sighting : log.sightings) {
-        const MemoryMessage& m = sighting.message;
-        if (m.family == MessageFamily::kBudget && !snapshot.devices.empty() &&
-            snapshot.devices[0].is_budget && snapshot.devices[0].failure &&
-            snapshot.devices[0].message == nullptr) {
-          const OutOfMemoryEvent& failure = snapshot.devices[0].failure->event;
-          conflicts.push_back(concat(place(log, sighting), " refused ",
-                                     format_bytes(m.requested->bytes), " within ",
-                                     format_bytes(m.allowed->bytes), "; in ", snapshot.name,
-                                     " it was ", format_bytes(failure.requested), " within ",
-                                     format_bytes(failure.available()), ": another refusal"));
-        }
-        if (!m.device || !m.requested || m.family == MessageFamily::kNccl) continue;
-        const auto device = std::find_if(
-            snapshot.devices.begin(), snapshot.devices.end(), [&m](const DeviceFacts& facts) {
-              return facts.analysis.device >= 0 &&
-                     static_cast<std::uint64_t>(facts.analysis.device) == *m.device;
-            });
-        if (device == snapshot.devices.end()) {
-          conflicts.push_back(concat(place(log, sighting), " is about GPU ", *m.device, ", and ",
-                                     snapshot.name, " has nothing of it: another process's"));
-          continue;
-        }
-        const DeviceAnalysis& analysis = device->analysis;
-        Bytes most = analysis.reserved;
-        if (!device->rows.empty() && device->problems.empty()) {
-          most = std::max(most, device->recorded.peak_reserved);
-        }
-        const auto unused = unused_reserved(m);
-        if (m.capacity && most > sum_of(m.capacity->bytes, m.capacity->half_step)) {
-          conflicts.push_back(concat(snapshot.name, " has ", format_bytes(most),
-                                     " reserved on device ", *m.device, ", more than the ",
-                                     format_bytes(m.capacity->bytes), " of the card in ",
-                                     place(log, sighting), ": another machine's"));
-        } else if (!analysis.out_of_memory.empty() && device->message == nullptr) {
-          const OutOfMemoryEvent& failure = analysis.out_of_memory.back();
-          conflicts.push_back(concat(
-              place(log, sighting), " says ", format_bytes(m.requested->bytes), " were refused",
-              m.free ? concat(" with ", format_bytes(m.free->bytes), " free") : "", "; in ",
-              snapshot.name, " it was ", format_bytes(device->failure->asked_of_driver), " with ",
-              format_bytes(failure.device_free), " free (event ", failure.event,
-              "): another run, or another failure of this one"));
-        } else if (analysis.out_of_memory.empty() && m.allocated && unused) {
-          // The snapshot may be taken after the failure, when the step's tensors are gone: only
-          // more than the message's says something.
-          const Bytes held = sum_of(m.allocated->bytes, unused->bytes);
-          const Bytes slack = sum_of(m.allocated->half_step + unused->half_step, held / 50);
-          if (analysis.allocated > sum_of(m.allocated->bytes, held / 50 + m.allocated->half_step) ||
-              analysis.reserved > sum_of(held, slack)) {
-            conflicts.push_back(
-                concat(place(log, sighting), " says that PyTorch held ", format_bytes(held), " (",
-                       format_bytes(m.allocated->bytes), " allocated); ", snapshot.name, " has ",
-                       format_bytes(analysis.reserved), " (", format_bytes(analysis.allocated),
-                       " allocated): another run, or another moment of this one"));
-          }
-        }
+        const std::optional<Conflict> conflict = conflict_of(snapshot, log, sighting);
+        if (!conflict || said[conflict->doubt]) continue;
+        // The other ranks' messages stand in one log with this one's.
+        if (conflict->doubt == kOtherDevice && has_its_device) continue;
+        said[conflict->doubt] = true;
+        conflicts.push_back(conflict->sentence);
       }
     }
   }
@@ -371,7 +415,7 @@ std::vector<std::string> find_conflicts(const std::vector<LogEvidence>& logs,
         // A step that fits as it is would not have been refused.
         if (tape.is_whole &&
             tape.peak < m.allowed->bytes - std::min(m.allowed->bytes, m.allowed->half_step)) {
-          conflicts.push_back(concat(place(log, sighting), " refused within ",
+          conflicts.push_back(concat(message_place(log, sighting), " refused within ",
                                      format_bytes(m.allowed->bytes), "; the step of ", tape.name,
                                      " takes ", format_bytes(tape.peak),
                                      " without any budget: another step, or a part of one"));

@@ -171,6 +171,14 @@ TEST_CASE("files of different runs are said not to fit") {
   CHECK(conflicts("all is well\n").empty());
   CHECK(conflicts("RuntimeError: CUDA error: out of memory\n").empty());
 
+  // Eight ranks in one log, one rank's snapshot: the others' messages are no conflict. Without its
+  // own among them, one sentence.
+  std::string ranks;
+  for (const int gpu : {0, 1, 2, 3}) ranks += message("40.00 MiB", "10.00 MiB", gpu);
+  CHECK(conflicts(ranks).empty());
+  CHECK(conflicts(message("40.00 MiB", "10.00 MiB", 3) + message("40.00 MiB", "10.00 MiB", 4))
+            .size() == 1);
+
   // Without a failure in the trace: more in the snapshot than the message says that there was.
   Snapshot later = snapshot("later.pickle");
   const auto of_later = [&later](const char* allocated, const char* unused) {
