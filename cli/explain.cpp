@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -108,6 +109,7 @@ Waiting read_other(InputFile& file, const std::string& path, const std::string& 
 Evidence gather(const std::vector<std::string>& paths, Redactor& redactor) {
   Evidence evidence;
   std::vector<Waiting> waiting;
+  std::exception_ptr last_problem;
   for (const std::string& path : paths) {
     InputFile file(path);
     const std::string name = path == "-" ? std::string("standard input") : path;
@@ -121,9 +123,12 @@ Evidence gather(const std::vector<std::string>& paths, Redactor& redactor) {
     try {
       waiting.push_back(read_other(file, path, name));
     } catch (const FormatError& error) {
-      if (paths.size() == 1) throw;
+      last_problem = std::current_exception();
       evidence.unreadable.push_back(error.what());
     }
+  }
+  if (last_problem && evidence.logs.empty() && waiting.empty()) {
+    std::rethrow_exception(last_problem);
   }
   for (Waiting& one : waiting) {
     if (one.snapshot) {

@@ -92,7 +92,7 @@ void weigh_kinds(const DeviceFacts& device, int weight, const std::string& why, 
 
 void weigh_failure(const DeviceFacts& device, Findings& all) {
   const FailureFacts& failure = *device.failure;
-  const Bytes available = failure.event.available();
+  const Bytes available = *device.available;
   const Bytes in_use = failure.state ? failure.state->allocated : failure.event.live;
   const Bytes wanted = sum_of(in_use, failure.event.requested);
   const std::string sum = concat(format_bytes(in_use), " in use and ",
@@ -113,6 +113,17 @@ void weigh_failure(const DeviceFacts& device, Findings& all) {
     } else {
       weigh_kinds(device, 66, why, all);
     }
+    return;
+  }
+  if (available == failure.event.available() &&
+      failure.event.device_free >= failure.asked_of_driver) {
+    // Neither full nor fragmented. The message, if there is one, says which limit it was.
+    if (holes != nullptr) holes->weight = std::min(holes->weight, 40);
+    all.add(Cause::kMemoryFractionCap, 62,
+            concat(format_bytes(failure.asked_of_driver), " were refused with ",
+                   format_bytes(failure.event.device_free),
+                   " free on the device: a limit of this process "
+                   "(set_per_process_memory_fraction), or of the driver's (MIG, vGPU, Windows)"));
     return;
   }
   std::string why =

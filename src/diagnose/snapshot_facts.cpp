@@ -74,6 +74,7 @@ std::optional<Bytes> available_by_logs(const std::vector<LogEvidence>& logs,
         if (part >> 60 == 0) sum += part;
       }
       found = sum.value();
+      if (m.allowed) found = std::min(*found, m.allowed->bytes);
     }
   }
   return found;
@@ -145,6 +146,9 @@ SnapshotFacts facts_of(const Snapshot& snapshot, const std::vector<LogEvidence>&
       moment = device.failure->event.event;
       device.failure->state = replay.before(device.failure->event.event);
       device.available = device.failure->event.available();
+      if (device.message != nullptr && device.message->message.allowed) {
+        device.available = std::min(*device.available, device.message->message.allowed->bytes);
+      }
       questions.empty_cache_before = device.failure->event.event;
     } else {
       device.available = available_by_logs(logs, of_device);

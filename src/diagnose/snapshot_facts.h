@@ -39,8 +39,8 @@ struct DeviceFacts {
   // The last one, or the one that a log's message is about.
   std::optional<FailureFacts> failure;
   Moment moment;  // at the failure, or else at the peak
-  // What the device had for this process: from the failure, or else from a log's message about this
-  // device.
+  // What the device had for this process, or the process was allowed: from the failure, or else
+  // from a log's message about this device.
   std::optional<Bytes> available;
   Bytes free_in_private_pools = 0;
   std::vector<WhatIfRow> rows;  // with `available` as the capacity, if it is known

@@ -20,7 +20,7 @@ constexpr std::size_t kStorageKinds = 7;
 const char* storage_kind_name(StorageKind kind);
 
 struct TapeFacts {
-  std::string name;  // of the file
+  std::string name;      // of the file
   bool is_whole = true;  // up to the step's end; of a part, only lower bounds are known
   std::uint64_t ops = 0;
   std::uint64_t storages = 0;

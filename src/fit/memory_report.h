@@ -1,7 +1,9 @@
 #pragma once
 // Where a budget tells of its refusals, for reports.
 //
-//   report_refusal(record);   // before BudgetError is thrown, no lock held
+//   report_refusal(record);   // before BudgetError is thrown
+//
+// The storage table's lock may be held: nothing here makes or frees tensors.
 
 #include "src/report/refusal_record.h"
 

@@ -158,9 +158,13 @@ void append_device(std::string& out, const Snapshot& snapshot, const DeviceAnaly
     out += "  no trace: record one with torch.cuda.memory._record_memory_history()\n";
   }
   for (const OutOfMemoryEvent& failure : device.out_of_memory) {
-    out += concat("  out of memory at event ", failure.event, ": ", format_bytes(failure.requested),
-                  " asked for at ", failure.line, ", ", format_bytes(failure.device_free),
-                  " free on the device\n");
+    out += concat(
+        "  out of memory at event ", failure.event, ": ", format_bytes(failure.requested),
+        " asked for at ", failure.line, ", ", format_bytes(failure.device_free),
+        snapshot.is_budget ? " left of the budget, " : " free on the device, ",
+        format_bytes(failure.live), " live",
+        snapshot.is_budget ? "" : concat(" in ", format_bytes(failure.reserved), " reserved"),
+        "\n");
   }
   const std::string when =
       device.peak.event >= 0

@@ -114,6 +114,27 @@ TEST_CASE("more than there was is no fragmentation, however much lay free") {
   for (const WhatIfRow& row : facts[0].devices[0].rows) CHECK(row.completes == false);
 }
 
+TEST_CASE("a refusal with room on the device is a limit, and no fragmentation") {
+  Snapshot holes = snapshot("holes.pickle");
+  for (std::size_t i = 0; i < holes.events.count(); ++i) {
+    if (holes.events.action[i] == EventAction::kOom) holes.events.address[i] = 300_MiB;
+  }
+  const std::vector<SnapshotFacts> alone{facts_of(holes, {}, false)};
+  CHECK(slug(diagnose({}, alone, {})) == "memory_fraction_cap");
+  // The message says how much was allowed: then that is what there was, 160 MiB for 140 and 40.
+  const std::vector<LogEvidence> logs{
+      log_of("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 MiB. GPU 1 has a "
+             "total capacity of 512.00 MiB of which 300.00 MiB is free. 160.00 MiB allowed; Of the "
+             "allocated memory 140.00 MiB is allocated by PyTorch, and 60.00 MiB is reserved by "
+             "PyTorch but unallocated.\n")};
+  const std::vector<SnapshotFacts> facts{facts_of(holes, logs, false)};
+  REQUIRE(facts[0].devices[0].message != nullptr);
+  CHECK(*facts[0].devices[0].available == 160_MiB);
+  const Diagnosis joined = diagnose(logs, facts, {});
+  CHECK(slug(joined) == "memory_fraction_cap");
+  CHECK(joined.findings.front().confidence == Confidence::kCertain);
+}
+
 TEST_CASE("what was live is told of the failure, not of the peak") {
   const std::vector<SnapshotFacts> facts{facts_of(snapshot("step.pickle"), {}, false)};
   const DeviceFacts& device = facts[0].devices[0];
