@@ -136,9 +136,14 @@ void append_device(std::string& out, const Snapshot& snapshot, const DeviceAnaly
   const Fragmentation& fragmentation = device.fragmentation;
   std::string where = snapshot.device_name(device.device);
   where[0] = static_cast<char>(where[0] - 'a' + 'A');
-  out += concat("\n", where, ": ", format_bytes(device.reserved), " reserved in ", device.segments,
-                " segments, ", format_bytes(device.allocated), " in blocks in use, ",
-                format_bytes(device.requested), " asked for\n");
+  out += concat("\n", where, ": ");
+  if (snapshot.is_budget) {
+    out += concat(format_bytes(device.allocated), " of tensors\n");
+  } else {
+    out += concat(format_bytes(device.reserved), " reserved in ", device.segments, " segments, ",
+                  format_bytes(device.allocated), " in blocks in use, ",
+                  format_bytes(device.requested), " asked for\n");
+  }
   if (device.pending_free > 0) {
     out +=
         concat("  ", format_bytes(device.pending_free), " freed, but waiting for another stream\n");
@@ -158,13 +163,12 @@ void append_device(std::string& out, const Snapshot& snapshot, const DeviceAnaly
     out += "  no trace: record one with torch.cuda.memory._record_memory_history()\n";
   }
   for (const OutOfMemoryEvent& failure : device.out_of_memory) {
-    out += concat(
-        "  out of memory at event ", failure.event, ": ", format_bytes(failure.requested),
-        " asked for at ", failure.line, ", ", format_bytes(failure.device_free),
-        snapshot.is_budget ? " left of the budget, " : " free on the device, ",
-        format_bytes(failure.live), " live",
-        snapshot.is_budget ? "" : concat(" in ", format_bytes(failure.reserved), " reserved"),
-        "\n");
+    out += concat("  out of memory at event ", failure.event, ": ", format_bytes(failure.requested),
+                  " asked for at ", failure.line, ", ", format_bytes(failure.device_free),
+                  snapshot.is_budget ? " left of the budget" : " free on the device", "\n    ",
+                  format_bytes(failure.live), " live");
+    if (!snapshot.is_budget) out += concat(" in ", format_bytes(failure.reserved), " reserved");
+    out += "\n";
   }
   const std::string when =
       device.peak.event >= 0
@@ -183,16 +187,18 @@ void append_device(std::string& out, const Snapshot& snapshot, const DeviceAnaly
                   percent(kind.bytes, device.peak.bytes), "  ",
                   kind_name(static_cast<BlockKind>(i)), "  (", kind.allocations, ")\n");
   }
-  out +=
-      concat("\n  Free at the end: ",
-             format_bytes(fragmentation.free_in_whole_segments + fragmentation.free_in_partly_used),
-             ", the largest piece ", format_bytes(fragmentation.largest_free), "\n    ",
-             right(format_bytes(fragmentation.free_in_whole_segments), 9),
-             "  in segments that are all free\n    ",
-             right(format_bytes(fragmentation.free_in_partly_used), 9),
-             "  in segments that something keeps\n    ",
-             right(format_bytes(fragmentation.empty_cache_gives), 9),
-             "  is what torch.cuda.empty_cache() would give back\n");
+  if (!snapshot.is_budget) {
+    out += concat(
+        "\n  Free at the end: ",
+        format_bytes(fragmentation.free_in_whole_segments + fragmentation.free_in_partly_used),
+        ", the largest piece ", format_bytes(fragmentation.largest_free), "\n    ",
+        right(format_bytes(fragmentation.free_in_whole_segments), 9),
+        "  in segments that are all free\n    ",
+        right(format_bytes(fragmentation.free_in_partly_used), 9),
+        "  in segments that something keeps\n    ",
+        right(format_bytes(fragmentation.empty_cache_gives), 9),
+        "  is what torch.cuda.empty_cache() would give back\n");
+  }
   if (!fragmentation.pinned_by.empty()) {
     out += "  kept by\n";
     append_lines(out, fragmentation.pinned_by, fragmentation.free_in_partly_used);
