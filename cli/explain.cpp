@@ -113,7 +113,8 @@ Evidence gather(const std::vector<std::string>& paths, Redactor& redactor) {
   for (const std::string& path : paths) {
     InputFile file(path);
     const std::string name = path == "-" ? std::string("standard input") : path;
-    if (!is_pickle(file.head()) && !is_tape(file.head())) {
+    // A packed file goes the snapshot's way, whose reader says how to unpack it.
+    if (!is_pickle(file.head()) && !is_tape(file.head()) && !is_packed(file.head())) {
       evidence.logs.push_back(read_log(
           [&file](char* buffer, std::size_t capacity) { return file.read(buffer, capacity); },
           name));

@@ -145,6 +145,8 @@ SnapshotFacts facts_of(const Snapshot& snapshot, const std::vector<LogEvidence>&
     if (device.failure) {
       moment = device.failure->event.event;
       device.failure->state = replay.before(device.failure->event.event);
+      // Where the trace left out segments' events, the replay knows better what was reserved.
+      if (device.failure->state) device.failure->event.reserved = device.failure->state->reserved;
       device.available = device.failure->event.available();
       if (device.message != nullptr && device.message->message.allowed) {
         device.available = std::min(*device.available, device.message->message.allowed->bytes);

@@ -66,6 +66,10 @@ class PickleFolder {
 // Whether a file that begins with `head` is a pickle of protocol 2 to 5; two bytes are enough.
 bool is_pickle(std::string_view head);
 
+// Whether it begins as an archive or a compressed file, which read_pickle refuses with the way to
+// unpack it; four bytes are enough.
+bool is_packed(std::string_view head);
+
 // Returns the value that the pickle builds. Throws FormatError: LT0711 for an instruction that does
 // not build data, LT0712 for a damaged or cut file (with the offset and what was good), LT0713 when
 // it is no pickle of protocol 2 to 5 at all, LT0714 for what is beyond the limits above.
