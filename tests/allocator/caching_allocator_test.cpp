@@ -68,7 +68,8 @@ void check_against_slow(const TraceKind& kind, unsigned seed, int steps) {
 
 }  // namespace
 
-TEST_CASE("a request beyond the address space of expandable segments fails, and nothing else does") {
+TEST_CASE(
+    "a request beyond the address space of expandable segments fails, and nothing else does") {
   AllocatorSettings settings;
   settings.expandable_segments = true;
   CachingAllocator allocator({.settings = settings});
