@@ -1,15 +1,14 @@
 // lowtide report: a snapshot as one page that needs no network.
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 
 #include "cli/verbs.h"
 #include "lowtide/error.h"
 #include "src/base/text.h"
 #include "src/evidence/snapshot_reader.h"
+#include "src/report/redaction.h"
 #include "src/report/snapshot_page.h"
-#include "src/report/snapshot_redaction.h"
+#include "src/report/whole_file.h"
 
 namespace lowtide {
 namespace {
@@ -19,13 +18,7 @@ int run(const Arguments& arguments) {
   if (arguments.has("redact")) redact(snapshot);
   const std::string path = arguments.text("out");
   const std::string page = snapshot_page(snapshot);
-  std::FILE* file = std::fopen(path.c_str(), "wb");
-  bool written = file != nullptr && std::fwrite(page.data(), 1, page.size(), file) == page.size();
-  if (file != nullptr) written = std::fclose(file) == 0 && written;
-  if (!written) {
-    throw IoError("LT0722", concat("cannot write ", path, ": ", std::strerror(errno),
-                                   ". Check the folder, its rights and the room on the disk"));
-  }
+  write_file(path, page);
   std::printf("%s: %s. Open it in a browser.\n", path.c_str(), format_bytes(page.size()).c_str());
   return kDone;
 }

@@ -5,7 +5,7 @@
 #include "cli/verbs.h"
 #include "src/evidence/snapshot_analysis.h"
 #include "src/evidence/snapshot_reader.h"
-#include "src/report/snapshot_redaction.h"
+#include "src/report/redaction.h"
 #include "src/report/snapshot_report.h"
 
 namespace lowtide {

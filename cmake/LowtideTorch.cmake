@@ -39,6 +39,21 @@ if(Torch_VERSION VERSION_LESS LOWTIDE_TORCH_MIN OR Torch_VERSION VERSION_GREATER
                       "checked with torch >= ${LOWTIDE_TORCH_MIN}, < ${LOWTIDE_TORCH_BELOW}; ${_torch_remedy}")
 endif()
 
+# libtorch's CUDA side, for reports of CUDA memory: its libraries, and the CUDA runtime's headers,
+# which torch's pip packages bring along.
+if(EXISTS "${LOWTIDE_TORCH_ROOT}/lib/libtorch_cuda.so")
+  find_path(LOWTIDE_CUDA_INCLUDE_DIR cuda_runtime_api.h
+            PATHS "${LOWTIDE_TORCH_ROOT}/../nvidia/cu13/include"
+                  "${LOWTIDE_TORCH_ROOT}/../nvidia/cuda_runtime/include" /usr/local/cuda/include)
+  if(LOWTIDE_CUDA_INCLUDE_DIR AND NOT TARGET lowtide::torch_cuda)
+    add_library(lowtide::torch_cuda INTERFACE IMPORTED)
+    target_include_directories(lowtide::torch_cuda SYSTEM INTERFACE "${LOWTIDE_CUDA_INCLUDE_DIR}")
+    target_link_libraries(
+      lowtide::torch_cuda INTERFACE "${LOWTIDE_TORCH_ROOT}/lib/libtorch_cuda.so"
+                                    "${LOWTIDE_TORCH_ROOT}/lib/libc10_cuda.so")
+  endif()
+endif()
+
 if(NOT TARGET lowtide::torch)
   add_library(lowtide::torch INTERFACE IMPORTED)
   target_include_directories(

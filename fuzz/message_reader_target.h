@@ -13,7 +13,7 @@ namespace lowtide {
 // True when what was read keeps its promises: findings are there and ranked, bounds are kept.
 inline bool run_message_reader(const std::uint8_t* data, std::size_t size) {
   std::size_t at = 0;
-  const ByteSource source = [&](char* buffer, std::size_t capacity) {
+  const LogSource source = [&](char* buffer, std::size_t capacity) {
     const std::size_t take = std::min(capacity, size - at);
     if (take != 0) std::memcpy(buffer, data + at, take);
     at += take;

@@ -250,6 +250,24 @@ std::optional<BlockId> CachingAllocator::find_free(const Request& request) {
   return id;
 }
 
+CachingAllocator::FreeSpace CachingAllocator::free_for(Bytes requested, const Lane& lane) const {
+  const bool is_small = options_.settings.rounded(requested) <= kSmallRequest;
+  FreeSpace space;
+  for (const Pool& pool : pools_) {
+    const bool is_its = pool.is_small == is_small && pool.first == lane.pool_first &&
+                        pool.second == lane.pool_second;
+    for (const FreeKey& key : pool.free) {
+      if (!is_its || key.stream != lane.stream) {
+        space.elsewhere += key.size;
+        continue;
+      }
+      space.usable += key.size;
+      space.largest_usable = std::max(space.largest_usable, key.size);
+    }
+  }
+  return space;
+}
+
 std::optional<BlockId> CachingAllocator::new_segment(const Request& request) {
   const Bytes size = request.segment_size;
   if (options_.settings.expandable_segments) return expand(request);
@@ -298,6 +316,7 @@ bool CachingAllocator::map(BlockId id, Bytes size) {
 }
 
 std::optional<BlockId> CachingAllocator::expand(const Request& request) {
+  if (request.size > kMadeReservation) return std::nullopt;
   BlockId id = find_expandable(request);
   if (!blocks_[id].mapped && !map(id, std::min(blocks_[id].size, request.size))) {
     return std::nullopt;

@@ -80,6 +80,15 @@ class CachingAllocator {
   bool release_segment(std::uint64_t address, Bytes size);
   bool unmap(std::uint64_t address, Bytes size);
 
+  // Free memory at the moment, seen from a request: what lies in the pool and stream that it would
+  // be served from, and what lies elsewhere.
+  struct FreeSpace {
+    Bytes usable = 0;
+    Bytes largest_usable = 0;  // one block
+    Bytes elsewhere = 0;
+  };
+  FreeSpace free_for(Bytes requested, const Lane& lane) const;
+
   BlockView view(BlockId block) const;
   Bytes reserved() const { return reserved_; }
   Bytes peak_reserved() const { return peak_reserved_; }

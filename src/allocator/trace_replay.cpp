@@ -24,6 +24,11 @@ constexpr Bytes kDriverPage = 2_MiB;
 
 DeviceReplay::DeviceReplay(const Snapshot& snapshot, std::int64_t device)
     : snapshot_(snapshot), device_(device), settings_(settings_of(snapshot)) {
+  trace_.device = device;
+  if (snapshot.is_budget) {
+    start_.problems.push_back("a budget counts bytes of CPU tensors: there are no blocks to place");
+    return;
+  }
   if (!snapshot.settings.known) {
     // Older versions do not write their settings; expandable segments can be seen.
     for (const SnapshotSegment& segment : snapshot.segments) {
@@ -31,7 +36,6 @@ DeviceReplay::DeviceReplay(const Snapshot& snapshot, std::int64_t device)
     }
   }
   if (const DeviceTrace* trace = snapshot.trace_of(device)) trace_ = *trace;
-  trace_.device = device;
   start_ = find_start(snapshot, device, settings_);
   const EventColumns& events = snapshot.events;
   for (std::uint32_t i = 0; i < trace_.count; ++i) {
@@ -199,10 +203,21 @@ bool DeviceReplay::grew_after_free(std::uint32_t event) const {
   return false;
 }
 
-RecordedReplay DeviceReplay::as_recorded() const {
+RecordedReplay DeviceReplay::as_recorded() const { return replay_until(trace_.count, nullptr); }
+
+std::optional<RecordedMoment> DeviceReplay::before(std::uint32_t event) const {
+  if (!is_exact() || event >= trace_.count) return std::nullopt;
+  RecordedMoment moment;
+  const RecordedReplay until = replay_until(event, &moment);
+  if (until.first_difference) return std::nullopt;
+  return moment;
+}
+
+// The events before `end`. `moment`, unless it is null, becomes the state there.
+RecordedReplay DeviceReplay::replay_until(std::uint32_t end, RecordedMoment* moment) const {
   RecordedReplay result;
   const EventColumns& events = snapshot_.events;
-  for (std::uint32_t i = 0; i < trace_.count; ++i) {
+  for (std::uint32_t i = 0; i < end; ++i) {
     result.allocations += events.action[trace_.first + i] == EventAction::kAlloc;
   }
   if (!is_exact()) return result;
@@ -234,7 +249,7 @@ RecordedReplay DeviceReplay::as_recorded() const {
   const auto differs_at = [&](std::uint32_t event) {
     if (!result.first_difference) result.first_difference = event;
   };
-  for (std::uint32_t i = 0; i < trace_.count; ++i) {
+  for (std::uint32_t i = 0; i < end; ++i) {
     const std::uint32_t row = trace_.first + i;
     const std::uint64_t address = events.address[row];
     const Bytes size = events.size[row];
@@ -289,6 +304,12 @@ RecordedReplay DeviceReplay::as_recorded() const {
       default:
         break;
     }
+  }
+  if (moment != nullptr) {
+    moment->reserved = allocator.reserved();
+    moment->allocated = allocator.allocated();
+    moment->free = allocator.free_for(events.size[trace_.first + end], lane_of(end));
+    return result;
   }
   std::vector<CachingAllocator::BlockView> recorded;
   for (const SnapshotSegment& segment : snapshot_.segments) {

@@ -34,6 +34,13 @@ struct RecordedReplay {
   std::optional<std::uint32_t> first_difference;  // event
 };
 
+// The allocator's state just before an event, as recorded.
+struct RecordedMoment {
+  Bytes reserved = 0;
+  Bytes allocated = 0;               // blocks, rounding and slack included
+  CachingAllocator::FreeSpace free;  // seen from the event's request
+};
+
 struct WhatIf {
   Bytes capacity = AllocatorSettings::kNoLimit;
   std::optional<AllocatorSettings> settings = {};  // as recorded when absent
@@ -67,8 +74,11 @@ class DeviceReplay {
   // Why it can't be exact; empty when it can. What-ifs are estimates then.
   const std::vector<std::string>& problems() const { return start_.problems; }
   bool has_trace() const { return trace_.count > 0; }
+  std::uint32_t event_count() const { return trace_.count; }
 
   RecordedReplay as_recorded() const;
+  // Just before an event of the trace; nothing when the replay is not exact up to there.
+  std::optional<RecordedMoment> before(std::uint32_t event) const;
   WhatIfResult what_if(const WhatIf& change) const;
   // The least capacity with which everything completes, and does not with a driver's page less.
   // A request that failed when recorded counts. About twenty replays.
@@ -76,6 +86,7 @@ class DeviceReplay {
 
  private:
   bool is_exact() const { return start_.problems.empty(); }
+  RecordedReplay replay_until(std::uint32_t end, RecordedMoment* moment) const;
   void add_start(CachingAllocator& allocator,
                  std::unordered_map<std::uint64_t, BlockId>& blocks) const;
   Lane lane_of(std::uint32_t event) const;

@@ -24,15 +24,13 @@
 
 #include "lowtide/bytes.h"
 #include "src/base/text.h"
+#include "src/diagnose/findings.h"
+#include "src/diagnose/joined_rules.h"
 
 namespace lowtide {
 namespace {
 
 using namespace literals;
-
-constexpr int kCertainFrom = 90;
-constexpr int kLikelyFrom = 60;
-constexpr int kPossibleFrom = 25;
 
 // What a process holds on a device outside PyTorch's pool: the CUDA context, kernels, library
 // handles. From 0.3 to 1 GiB on the cards of the last ten years.
@@ -73,32 +71,6 @@ std::string as_printed(const PrintedBytes& printed) {
                 static_cast<double>(printed.bytes) / static_cast<double>(1_GiB));
   return text;
 }
-
-// The findings so far, one a cause.
-class Findings {
- public:
-  // Raises the cause's weight to `weight`; the heaviest reason is the one that is told.
-  Finding& add(Cause cause, int weight, std::string why) {
-    for (Finding& known : list_) {
-      if (known.cause != cause) continue;
-      if (weight > known.weight) {
-        known.weight = weight;
-        known.why = std::move(why);
-      }
-      return known;
-    }
-    Finding finding;
-    finding.cause = cause;
-    finding.weight = weight;
-    finding.why = std::move(why);
-    list_.push_back(std::move(finding));
-    return list_.back();
-  }
-  std::vector<Finding>& list() { return list_; }
-
- private:
-  std::vector<Finding> list_;
-};
 
 // What the rules ask of one sighting, worked out once.
 struct Case {
@@ -208,6 +180,7 @@ bool on_device(MessageFamily family) {
     case MessageFamily::kMallocAsync:
     case MessageFamily::kMps:
     case MessageFamily::kDriver:
+    case MessageFamily::kSnapshotFailure:
       return true;
     default:
       return false;
@@ -1163,6 +1136,28 @@ void weigh_host(const Case& c, Findings& out) {
   }
 }
 
+// A budget says itself what was asked for, what is allowed and what would be enough.
+void weigh_budget(const Case& c, Findings& out) {
+  const MemoryMessage& m = c.m;
+  if (m.family != MessageFamily::kBudget) return;
+  Finding& finding = out.add(
+      Cause::kMemoryFractionCap, 95,
+      concat("Lowtide's budget of ", size(m.allowed), " refused ", size(m.requested), " to ",
+             m.detail, " with ", size(m.allocated), " live, none of it to be given back"));
+  finding.has_own_fixes = true;
+  finding.fixes = {"checkpoint the layers: num_cp (lowtide::checkpoint_wrapper)",
+                   "halve the batch and accumulate: loss / k, optimizer.step() every k batches",
+                   "let go of what the program itself holds: the message names it by op"};
+  if (!m.smallest_budget) return;
+  finding.why += concat("; this step needs ", m.smallest_budget_is_bound ? "at least " : "",
+                        format_bytes(*m.smallest_budget));
+  finding.fixes.insert(
+      finding.fixes.begin(),
+      concat("a budget of ", m.smallest_budget_is_bound ? "at least " : "", *m.smallest_budget,
+             " bytes: lowtide::MemoryBudget(", *m.smallest_budget, "), or lowtide train --budget ",
+             *m.smallest_budget));
+}
+
 void weigh_not_memory(const Case& c, Findings& out) {
   switch (c.m.family) {
     case MessageFamily::kOverOneExabyte:
@@ -1186,6 +1181,9 @@ void weigh_not_memory(const Case& c, Findings& out) {
 }
 
 std::string place_of(const Sighting& sighting, const LogEvidence& log) {
+  if (sighting.message.family == MessageFamily::kSnapshotFailure) {
+    return concat(log.source, ", event ", sighting.first_line);
+  }
   std::string out = concat(log.source, ":", sighting.first_line);
   if (!sighting.lane.empty()) out += " [" + sighting.lane + "]";
   return out;
@@ -1223,6 +1221,7 @@ void judge(const Case& c, bool after_assert, const Sighting* earlier, Findings& 
   weigh_library(c, after_assert, out);
   weigh_host(c, out);
   weigh_not_memory(c, out);
+  weigh_budget(c, out);
   for (Finding& finding : out.list()) {
     int weight = finding.weight;
     // A process that died of the device's OOM takes others with it: what follows is the echo.
@@ -1234,6 +1233,12 @@ void judge(const Case& c, bool after_assert, const Sighting* earlier, Findings& 
     weight = std::clamp(weight, 0, 100);
     Finding& merged = all.add(finding.cause, weight, finding.why);
     if (merged.evidence.size() < 4) add_evidence(merged, c);
+    merged.has_own_fixes |= finding.has_own_fixes;
+    for (std::string& fix : finding.fixes) {
+      if (std::find(merged.fixes.begin(), merged.fixes.end(), fix) == merged.fixes.end()) {
+        merged.fixes.push_back(std::move(fix));
+      }
+    }
   }
 }
 
@@ -1304,11 +1309,15 @@ std::optional<Factors> factor_logits(const PrintedBytes& printed,
   return only;
 }
 
-Diagnosis diagnose(const std::vector<LogEvidence>& logs) {
+Diagnosis diagnose(const std::vector<LogEvidence>& logs) { return diagnose(logs, {}, {}); }
+
+Diagnosis diagnose(const std::vector<LogEvidence>& logs,
+                   const std::vector<SnapshotFacts>& snapshots,
+                   const std::vector<TapeFacts>& tapes) {
   Findings all;
   Diagnosis result;
   int heaviest = -1;
-  for (const LogEvidence& log : logs) {
+  const auto judge_log = [&](const LogEvidence& log) {
     const Sighting* earlier = nullptr;  // the last message about the device
     std::uint64_t assert_line = 0;
     for (const NoticeSighting& notice : log.notices) {
@@ -1328,7 +1337,33 @@ Diagnosis diagnose(const std::vector<LogEvidence>& logs) {
       }
     }
     weigh_notices(log, all);
+  };
+  for (const LogEvidence& log : logs) judge_log(log);
+  for (const SnapshotFacts& snapshot : snapshots) {
+    for (const DeviceFacts& device : snapshot.devices) {
+      // What a log tells of the same failure tells more: the lines themselves, and the card.
+      if (device.message == nullptr || (!device.is_budget && device.message->tracebacks.empty())) {
+        judge_log(device.as_log);
+      }
+    }
   }
+  const bool has_failed =
+      std::any_of(logs.begin(), logs.end(),
+                  [](const LogEvidence& log) {
+                    return std::any_of(
+                        log.sightings.begin(), log.sightings.end(), [](const Sighting& sighting) {
+                          return on_device(sighting.message.family) ||
+                                 sighting.message.family == MessageFamily::kBudget ||
+                                 sighting.message.family == MessageFamily::kCpuAllocator;
+                        });
+                  }) ||
+      std::any_of(snapshots.begin(), snapshots.end(), [](const SnapshotFacts& snapshot) {
+        return std::any_of(snapshot.devices.begin(), snapshot.devices.end(),
+                           [](const DeviceFacts& device) { return device.failure.has_value(); });
+      });
+  for (const SnapshotFacts& snapshot : snapshots) weigh_snapshot(snapshot, has_failed, all);
+  for (const TapeFacts& tape : tapes) weigh_tape(tape, logs, snapshots, has_failed, all);
+  result.conflicts = find_conflicts(logs, snapshots, tapes);
   for (Finding& finding : all.list()) {
     if (finding.weight < kPossibleFrom) continue;
     finding.confidence =
@@ -1343,7 +1378,8 @@ Diagnosis diagnose(const std::vector<LogEvidence>& logs) {
     Finding unknown;
     unknown.why = result.sighting != nullptr
                       ? "a memory message is there, but not what it would take to say why"
-                      : "no message about memory was found";
+                  : snapshots.empty() && tapes.empty() ? "no message about memory was found"
+                                                       : "nothing failed in what was given";
     if (result.sighting != nullptr) {
       unknown.evidence.push_back(
           concat(place_of(*result.sighting, *result.log), ": ", result.sighting->text));
@@ -1357,11 +1393,28 @@ Diagnosis diagnose(const std::vector<LogEvidence>& logs) {
         }
       }
     }
+    for (const SnapshotFacts& snapshot : snapshots) {
+      for (const DeviceFacts& device : snapshot.devices) {
+        unknown.evidence.push_back(summary_of(snapshot, device));
+      }
+    }
+    for (const TapeFacts& tape : tapes) unknown.evidence.push_back(summary_of(tape));
+    if (!snapshots.empty() || !tapes.empty()) {
+      unknown.fixes = {"give the log of the run that failed beside these files",
+                       "dump the snapshot where it fails, in the except block or with "
+                       "lowtide::write_memory_report"};
+      unknown.has_own_fixes = true;
+    }
     result.findings.push_back(std::move(unknown));
   }
   for (Finding& finding : result.findings) {
+    if (finding.has_own_fixes) continue;
+    const std::vector<std::string> own = finding.fixes;
     for (const std::string_view fix : cause_info(finding.cause).fixes) {
-      finding.fixes.emplace_back(fix);
+      const bool is_said = std::any_of(own.begin(), own.end(), [&fix](const std::string& said) {
+        return said.starts_with(fix);
+      });
+      if (!is_said) finding.fixes.emplace_back(fix);
     }
   }
   return result;

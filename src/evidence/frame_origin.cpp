@@ -66,6 +66,7 @@ bool is_python_file(std::string_view file) {
 FrameOrigin frame_origin(std::string_view file, std::string_view function) {
   std::string path(file);
   std::replace(path.begin(), path.end(), '\\', '/');
+  if (file == kLowtideFile) return FrameOrigin::kNativeUser;
   if (is_python_file(file)) {
     if (contains(path, "torchinductor_")) return FrameOrigin::kCompiled;
     const bool installed = contains(path, "/site-packages/") || contains(path, "/dist-packages/");

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "src/evidence/log_stream.h"
@@ -82,6 +83,7 @@ struct LogEvidence {
 };
 
 // Never throws for what the log says; what `source` throws passes through. Bounded memory.
-LogEvidence read_log(const ByteSource& source, std::string name);
+LogEvidence read_log(const LogSource& source, std::string name);
+LogEvidence read_log_text(std::string_view text, std::string name);
 
 }  // namespace lowtide

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cstring>
 #include <map>
 #include <set>
 #include <string_view>
@@ -429,7 +430,7 @@ class Reader {
 
 }  // namespace
 
-LogEvidence read_log(const ByteSource& source, std::string name) {
+LogEvidence read_log(const LogSource& source, std::string name) {
   LogEvidence evidence;
   evidence.source = std::move(name);
   Reader reader(evidence);
@@ -439,6 +440,18 @@ LogEvidence read_log(const ByteSource& source, std::string name) {
   evidence.totals = stream_log(source, sink);
   reader.finish();
   return evidence;
+}
+
+LogEvidence read_log_text(std::string_view text, std::string name) {
+  std::size_t at = 0;
+  return read_log(
+      [&](char* buffer, std::size_t capacity) {
+        const std::size_t take = std::min(capacity, text.size() - at);
+        if (take != 0) std::memcpy(buffer, text.data() + at, take);
+        at += take;
+        return take;
+      },
+      std::move(name));
 }
 
 }  // namespace lowtide

@@ -26,6 +26,7 @@ constexpr std::array kWords = std::to_array<std::string_view>({"out of memory",
                                                                "memoryerror",
                                                                "enough memory",
                                                                "allocate memory",
+                                                               "budget: cannot",
                                                                "to allocate",
                                                                "alloc_failed",
                                                                "not_initialized",
@@ -204,7 +205,7 @@ class Splitter {
 
 }  // namespace
 
-StreamTotals stream_log(const ByteSource& source, const LineSink& sink) {
+StreamTotals stream_log(const LogSource& source, const LineSink& sink) {
   static const WordSearch search;
   Splitter splitter(sink);
   // [history | chunk]: offsets below are into the source, `base` is the buffer's first.

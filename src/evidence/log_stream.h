@@ -15,7 +15,7 @@
 namespace lowtide {
 
 // Puts up to `capacity` bytes at `buffer` and returns how many; 0 at the end. May throw IoError.
-using ByteSource = std::function<std::size_t(char* buffer, std::size_t capacity)>;
+using LogSource = std::function<std::size_t(char* buffer, std::size_t capacity)>;
 
 struct LineSink {
   // A line without its end, number from 1. Lines over 64 KiB arrive in pieces of the same number.
@@ -30,6 +30,6 @@ struct StreamTotals {
 };
 
 // Under 4 MiB of buffers, whatever the source holds.
-StreamTotals stream_log(const ByteSource& source, const LineSink& sink);
+StreamTotals stream_log(const LogSource& source, const LineSink& sink);
 
 }  // namespace lowtide

@@ -52,6 +52,10 @@ const char* family_name(MessageFamily family) {
       return "killed";
     case MessageFamily::kNotMemory:
       return "not_memory";
+    case MessageFamily::kBudget:
+      return "lowtide_budget";
+    case MessageFamily::kSnapshotFailure:
+      return "snapshot_failure";
   }
   return "";
 }

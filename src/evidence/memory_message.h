@@ -54,6 +54,8 @@ enum class MessageFamily {
   kJobMemoryLimit,   // Slurm, LSF, Kubernetes, Ray
   kKilled,           // signal 9 or exit code 137 and nobody says why
   kNotMemory,        // speaks of memory or allocation and means something else
+  kBudget,           // Lowtide's own refusal: "budget: cannot allocate ... [LT0301]"
+  kSnapshotFailure,  // no text: a request that a snapshot's trace records as failed
 };
 
 // The name used in JSON, "reserved_total".
@@ -93,6 +95,10 @@ struct MemoryMessage {
   std::optional<Bytes> anon_rss;
   std::optional<Bytes> shmem_rss;
   std::optional<std::int64_t> exit_code;
+
+  // A budget's refusal: the smallest limit that would have carried the step, or a bound below it.
+  std::optional<Bytes> smallest_budget;
+  bool smallest_budget_is_bound = false;
 
   friend bool operator==(const MemoryMessage&, const MemoryMessage&) = default;
 };

@@ -597,7 +597,41 @@ struct Seed {
 constexpr std::string_view kBareError = "MemoryError";
 
 // Where two seeds can begin at one place, the more telling one comes first.
+// "budget: cannot allocate 1.00 GiB for aten::mm within the limit of 6.00 GiB: 5.50 GiB are live
+// (..) and ... The smallest budget for this step is at least 6.50 GiB (6979321856 bytes) [LT0301]".
+// The program is named in place of an op where none ran.
+bool read_budget(std::string_view text, std::size_t seed, Cursor& cursor, MemoryMessage& message) {
+  constexpr std::string_view kLimit = "withinthelimitof";
+  constexpr std::string_view kSmallest = "Thesmallestbudgetforthisstepis";
+  cursor.literal("budget:cannotallocate");
+  message.family = MessageFamily::kBudget;
+  message.backend = "CPU";
+  message.requested = cursor.size();
+  if (!message.requested || !cursor.literal("for")) return false;
+  const std::size_t op = cursor.at();
+  const std::size_t limit = text.substr(op, 300).find(kLimit);
+  if (limit == std::string_view::npos) return false;
+  message.detail = text.substr(op, limit);
+  if (message.detail == "theprogram") message.detail = "the program";
+  cursor.move_to(op + limit + kLimit.size());
+  message.allowed = cursor.size();
+  if (!message.allowed) return false;
+  cursor.literal(":");
+  message.allocated = cursor.size();
+  // What is held by kind and by op stands between; a kilobyte, at most.
+  const std::size_t smallest = text.substr(seed, 2000).find(kSmallest);
+  if (smallest == std::string_view::npos) return true;
+  cursor.move_to(seed + smallest + kSmallest.size());
+  message.smallest_budget_is_bound = cursor.literal("atleast");
+  cursor.size();
+  if (cursor.literal("(")) message.smallest_budget = cursor.integer();
+  cursor.literal("bytes)");
+  cursor.literal("[LT0301]");
+  return true;
+}
+
 constexpr std::array kSeeds{
+    Seed{"budget:cannotallocate", read_budget},
     Seed{"outofmemory.", read_out_of_memory},
     Seed{"MPSbackendoutofmemory", read_mps},
     Seed{"Allocationondevice", read_malloc_async},

@@ -32,6 +32,21 @@
 namespace lowtide {
 namespace {
 
+// What to do with a file that begins so; null for one that is not packed.
+const char* way_to_unpack(std::string_view head) {
+  if (head.starts_with("PK\x03\x04")) {
+    return "it is a zip archive, as torch.save writes. Take the pickle out of it, with "
+           "unzip -p FILE '*/data.pkl' > snapshot.pickle";
+  }
+  if (head.starts_with("\x1f\x8b")) return "it is compressed. Unpack it first, with gunzip";
+  if (head.starts_with("\x28\xb5\x2f\xfd")) return "it is compressed. Unpack it first, with unzstd";
+  if (head.starts_with("\xfd"
+                       "7zXZ"))
+    return "it is compressed. Unpack it first, with unxz";
+  if (head.starts_with("BZh")) return "it is compressed. Unpack it first, with bunzip2";
+  return nullptr;
+}
+
 // Nesting of a snapshot is 7; this is for whatever else someone has put into one.
 constexpr std::size_t kMaxNesting = 1000;
 constexpr std::uint64_t kWaitingValues = 16384;
@@ -402,12 +417,7 @@ class PickleMachine {
       throw FormatError("LT0713", concat("cannot read ", source_.name(), ": ", what));
     };
     if (begin.empty()) refuse("it is empty. Write or fetch it again");
-    if (begin.starts_with("PK")) {
-      refuse(
-          "it is a zip archive, as torch.save writes. Take the pickle out of it, with "
-          "unzip -p FILE '*/data.pkl' > snapshot.pickle");
-    }
-    if (begin.starts_with("\x1f\x8b")) refuse("it is compressed. Unpack it first, with gunzip");
+    if (const char* remedy = way_to_unpack(begin)) refuse(remedy);
     if (begin.starts_with("version https://git-lfs")) {
       refuse("it is a Git LFS pointer, not the file itself. Fetch it with git lfs pull");
     }
@@ -694,6 +704,12 @@ class PickleMachine {
   std::vector<PickleValue> memo_;
   std::unordered_map<std::size_t, PickleValue> far_memo_;
 };
+
+bool is_packed(std::string_view head) { return way_to_unpack(head) != nullptr; }
+
+bool is_pickle(std::string_view head) {
+  return head.size() >= 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5;
+}
 
 PickleValue read_pickle(ByteSource& source, PickleHeap& heap, PickleFolder* folder) {
   return PickleMachine(source, heap, folder).run();

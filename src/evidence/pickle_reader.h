@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "src/evidence/pickle_value.h"
 
@@ -61,6 +62,13 @@ class PickleFolder {
   // What has been read so far, for messages about damaged files: "12 segments, 340 events".
   virtual std::string progress() const = 0;
 };
+
+// Whether a file that begins with `head` is a pickle of protocol 2 to 5; two bytes are enough.
+bool is_pickle(std::string_view head);
+
+// Whether it begins as an archive or a compressed file, which read_pickle refuses with the way to
+// unpack it; four bytes are enough.
+bool is_packed(std::string_view head);
 
 // Returns the value that the pickle builds. Throws FormatError: LT0711 for an instruction that does
 // not build data, LT0712 for a damaged or cut file (with the offset and what was good), LT0713 when

@@ -32,6 +32,10 @@ const char* action_name(EventAction action) {
   return "";
 }
 
+std::string Snapshot::device_name(std::int64_t device) const {
+  return is_budget ? std::string("the CPU") : "device " + std::to_string(device);
+}
+
 std::vector<std::int64_t> Snapshot::devices() const {
   std::vector<std::int64_t> all;
   for (const SnapshotSegment& segment : segments) all.push_back(segment.device);

@@ -120,8 +120,16 @@ struct SnapshotSettings {
   std::array<std::uint32_t, 16> roundup_power2_divisions{};  // for 1 MiB, 2 MiB .. 32 GiB and more
 };
 
+// The file of frames that Lowtide itself wrote, for memory that has no stacks: the op that made a
+// block, and outermost what the block is for (kind_name()).
+constexpr std::string_view kLowtideFile = "[lowtide]";
+
 struct Snapshot {
   std::string name;  // of the file
+  // Written at a refusal of a memory budget: bytes of CPU tensors, counted and not placed, so that
+  // there is no allocator to replay. `refusal` is the error's message.
+  bool is_budget = false;
+  std::string refusal;
   bool list_only = false;
   std::vector<SnapshotSegment> segments;
   std::vector<SnapshotBlock> blocks;
@@ -144,6 +152,8 @@ struct Snapshot {
   std::span<const SnapshotBlock> blocks_of(const SnapshotSegment& segment) const {
     return std::span(blocks).subspan(segment.first_block, segment.block_count);
   }
+  // "device 0"; "the CPU" for a budget's.
+  std::string device_name(std::int64_t device) const;
   // The devices that have segments or events, in order.
   std::vector<std::int64_t> devices() const;
   const DeviceTrace* trace_of(std::int64_t device) const;

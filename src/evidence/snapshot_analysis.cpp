@@ -142,6 +142,22 @@ std::vector<std::uint8_t> traits_of_stacks(const Snapshot& snapshot) {
   return all;
 }
 
+// What a stack's outermost frame says that its blocks are for, where Lowtide wrote the stack.
+std::vector<std::optional<BlockKind>> stated_kinds(const Snapshot& snapshot) {
+  std::vector<std::optional<BlockKind>> all(snapshot.stack_count());
+  for (StackId stack = 0; stack < all.size(); ++stack) {
+    const auto frames = snapshot.frames_of(stack);
+    if (frames.empty()) continue;
+    const SnapshotFrame& outermost = snapshot.frames[frames.back()];
+    if (snapshot.texts.view(outermost.file) != kLowtideFile) continue;
+    for (std::size_t i = 0; i < kBlockKinds; ++i) {
+      const auto kind = static_cast<BlockKind>(i);
+      if (snapshot.texts.view(outermost.function) == kind_name(kind)) all[stack] = kind;
+    }
+  }
+  return all;
+}
+
 // Totals by line, largest first; equal ones in the order in which they were met.
 class LineCounter {
  public:
@@ -191,8 +207,10 @@ std::string frame_name(const Snapshot& snapshot, std::uint32_t frame, const char
   const SnapshotFrame& at = snapshot.frames[frame];
   std::string_view file = snapshot.texts.view(at.file);
   const std::string_view function = snapshot.texts.view(at.function);
+  const bool at_lowtide = file == kLowtideFile;
   const std::size_t slash = file.find_last_of(separators);
   if (slash != std::string_view::npos) file = file.substr(slash + 1);
+  if (at_lowtide) return std::string(function);
   if (file.empty() || file == "??") {
     // The unwinder's names of C++ functions come with all their arguments.
     const std::size_t arguments = function.find('(', function.starts_with("(anon") ? 1 : 0);
@@ -309,12 +327,15 @@ void find_peak(const Snapshot& snapshot, const DeviceTrace& trace,
     if (allocations[i].freed != kNoEvent) freed_at[allocations[i].freed] = i;
   }
   result.peak.bytes = live.value();
+  auto failure = result.out_of_memory.begin();
   const std::uint32_t stretch =
       std::max<std::uint32_t>(1, (trace.count + kTimelinePoints - 1) / kTimelinePoints);
   TimePoint highest;
   for (std::uint32_t i = 0; i < trace.count; ++i) {
     if (freed_at[i] != kNoEvent) live -= allocations[freed_at[i]].size;
     if (made_at[i] != kNoEvent) live += allocations[made_at[i]].size;
+    if (failure != result.out_of_memory.end() && failure->event == i)
+      failure++->live = live.value();
     if (live.value() > result.peak.bytes) {
       result.peak.bytes = live.value();
       result.peak.event = i;
@@ -330,6 +351,13 @@ void find_peak(const Snapshot& snapshot, const DeviceTrace& trace,
   result.live_at_end = live.value();
 }
 
+Bytes sum_of(Bytes a, Bytes b) {
+  SizeSum sum;
+  sum += a;
+  sum += b;
+  return sum.value();
+}
+
 void count_events(const Snapshot& snapshot, const DeviceTrace& trace, const StackLines& lines,
                   DeviceAnalysis& result) {
   const EventColumns& events = snapshot.events;
@@ -338,8 +366,34 @@ void count_events(const Snapshot& snapshot, const DeviceTrace& trace, const Stac
     const std::uint32_t row = trace.first + i;
     ++result.events[static_cast<std::size_t>(events.action[row])];
     if (events.action[row] == EventAction::kOom) {
-      result.out_of_memory.push_back({i, events.size[row], events.address[row],
-                                      line_name(snapshot, lines.user[events.stack[row]])});
+      OutOfMemoryEvent& failure = result.out_of_memory.emplace_back();
+      failure.event = i;
+      failure.requested = events.size[row];
+      failure.device_free = events.address[row];
+      failure.line = line_name(snapshot, lines.user[events.stack[row]]);
+      failure.stack = events.stack[row];
+    }
+  }
+  // From what is reserved at the end back to each failure. What a damaged trace takes away more
+  // than there was counts as nothing.
+  Bytes reserved = result.reserved;
+  auto failure = result.out_of_memory.rbegin();
+  for (std::uint32_t i = trace.count; i-- > 0 && failure != result.out_of_memory.rend();) {
+    const std::uint32_t row = trace.first + i;
+    switch (events.action[row]) {
+      case EventAction::kOom:
+        failure++->reserved = reserved;
+        break;
+      case EventAction::kSegmentAlloc:
+      case EventAction::kSegmentMap:
+        reserved -= std::min(reserved, events.size[row]);
+        break;
+      case EventAction::kSegmentFree:
+      case EventAction::kSegmentUnmap:
+        reserved = sum_of(reserved, events.size[row]);
+        break;
+      default:
+        break;
     }
   }
   if (trace.count > 0) {
@@ -465,7 +519,7 @@ DeviceAnalysis analyse_device(const Snapshot& snapshot, std::int64_t device,
   LineCounter user(snapshot, line_name);
   LineCounter library(snapshot, library_line_name);
   LineCounter end(snapshot, line_name);
-  const std::vector<MemoryKind> kinds = kinds_of(snapshot, device, allocations);
+  const std::vector<BlockKind> kinds = kinds_of(snapshot, device, allocations);
   for (std::size_t i = 0; i < allocations.size(); ++i) {
     const Allocation& allocation = allocations[i];
     if (allocation.freed == kNoEvent) end.add(lines.user[allocation.stack], allocation.size);
@@ -491,19 +545,19 @@ DeviceAnalysis analyse_device(const Snapshot& snapshot, std::int64_t device,
 
 }  // namespace
 
-const char* kind_name(MemoryKind kind) {
+const char* kind_name(BlockKind kind) {
   switch (kind) {
-    case MemoryKind::kParameters:
+    case BlockKind::kParameters:
       return "parameters";
-    case MemoryKind::kGradients:
+    case BlockKind::kGradients:
       return "gradients";
-    case MemoryKind::kOptimizerState:
+    case BlockKind::kOptimizerState:
       return "optimizer state";
-    case MemoryKind::kActivations:
+    case BlockKind::kActivations:
       return "activations";
-    case MemoryKind::kWorkspace:
+    case BlockKind::kWorkspace:
       return "workspace";
-    case MemoryKind::kUnattributed:
+    case BlockKind::kUnattributed:
       return "[unattributed]";
   }
   return "";
@@ -614,8 +668,8 @@ StackLines lines_of_stacks(const Snapshot& snapshot) {
   return lines;
 }
 
-std::vector<MemoryKind> kinds_of(const Snapshot& snapshot, std::int64_t device,
-                                 const std::vector<Allocation>& allocations) {
+std::vector<BlockKind> kinds_of(const Snapshot& snapshot, std::int64_t device,
+                                const std::vector<Allocation>& allocations) {
   const DeviceTrace trace = trace_or_none(snapshot, device);
   const EventColumns& events = snapshot.events;
   const std::vector<std::uint8_t> traits = traits_of_stacks(snapshot);
@@ -651,40 +705,67 @@ std::vector<MemoryKind> kinds_of(const Snapshot& snapshot, std::int64_t device,
     const auto after = std::upper_bound(starts.begin(), starts.end(), first);
     return after != starts.end() && *after < last;
   };
-  std::vector<MemoryKind> kinds;
+  std::vector<BlockKind> kinds;
   kinds.reserve(allocations.size());
+  const std::vector<std::optional<BlockKind>> stated = stated_kinds(snapshot);
   for (const Allocation& allocation : allocations) {
+    if (stated[allocation.stack]) {
+      kinds.push_back(*stated[allocation.stack]);
+      continue;
+    }
     const std::uint8_t made = traits[allocation.stack];
     const std::uint8_t gone = traits[allocation.freed_stack];
-    MemoryKind kind = MemoryKind::kUnattributed;
+    BlockKind kind = BlockKind::kUnattributed;
     if (is_known_by_free(allocation)) {
       if ((gone & kZeroGrad) != 0) {
-        kind = MemoryKind::kGradients;
+        kind = BlockKind::kGradients;
       } else if ((gone & kOptimizer) != 0) {
-        kind = MemoryKind::kOptimizerState;
+        kind = BlockKind::kOptimizerState;
       }
     } else if (allocation.made == kNoEvent && made == 0) {
-      kind = MemoryKind::kUnattributed;
+      kind = BlockKind::kUnattributed;
     } else if ((made & kWorkspaceName) != 0) {
-      kind = MemoryKind::kWorkspace;
+      kind = BlockKind::kWorkspace;
     } else if ((made & kOptimizer) != 0) {
       const bool stays = allocation.freed == kNoEvent || allocation.made == kNoEvent ||
                          begins_between(backward_starts, allocation.made, allocation.freed);
-      kind = stays ? MemoryKind::kOptimizerState : MemoryKind::kWorkspace;
+      kind = stays ? BlockKind::kOptimizerState : BlockKind::kWorkspace;
     } else if (allocation.made != kNoEvent ? is_backward(allocation.stack)
                                            : (made & kBackward) != 0) {
       const bool stays = allocation.freed == kNoEvent || (gone & (kZeroGrad | kOptimizer)) != 0 ||
                          allocation.made == kNoEvent ||
                          begins_between(optimizer_starts, allocation.made, allocation.freed);
-      kind = stays ? MemoryKind::kGradients : MemoryKind::kWorkspace;
+      kind = stays ? BlockKind::kGradients : BlockKind::kWorkspace;
     } else if ((made & kModuleSetup) != 0) {
-      kind = allocation.freed == kNoEvent ? MemoryKind::kParameters : MemoryKind::kWorkspace;
+      kind = allocation.freed == kNoEvent ? BlockKind::kParameters : BlockKind::kWorkspace;
     } else if ((made & kForwardCode) != 0) {
-      kind = MemoryKind::kActivations;
+      kind = BlockKind::kActivations;
     }
     kinds.push_back(kind);
   }
   return kinds;
+}
+
+Moment moment_after(const Snapshot& snapshot, std::int64_t device, std::int64_t event) {
+  Moment moment;
+  const StackLines lines = lines_of_stacks(snapshot);
+  const std::vector<Allocation> allocations = allocations_of(snapshot, device);
+  const std::vector<BlockKind> kinds = kinds_of(snapshot, device, allocations);
+  LineCounter counter(snapshot, line_name);
+  SizeSum live;
+  for (std::size_t i = 0; i < allocations.size(); ++i) {
+    const Allocation& allocation = allocations[i];
+    if (!allocation.lives_at(event)) continue;
+    live += allocation.size;
+    ++moment.allocations;
+    counter.add(lines.user[allocation.stack], allocation.size, is_known_by_free(allocation));
+    KindTotal& kind = moment.kinds[static_cast<std::size_t>(kinds[i])];
+    kind.bytes += allocation.size;
+    ++kind.allocations;
+  }
+  moment.live = live.value();
+  moment.lines = counter.ranked();
+  return moment;
 }
 
 SnapshotAnalysis analyse(const Snapshot& snapshot) {

@@ -38,7 +38,7 @@ struct Allocation {
 };
 
 // What memory is for.
-enum class MemoryKind : std::uint8_t {
+enum class BlockKind : std::uint8_t {
   kParameters,
   kGradients,
   kOptimizerState,
@@ -46,8 +46,8 @@ enum class MemoryKind : std::uint8_t {
   kWorkspace,
   kUnattributed,
 };
-constexpr std::size_t kMemoryKinds = 6;
-const char* kind_name(MemoryKind kind);
+constexpr std::size_t kBlockKinds = 6;
+const char* kind_name(BlockKind kind);
 
 struct LineTotal {
   // "model.py:41:forward"; "freed at .." when only the end of its life is known; "<no user frame>"
@@ -83,6 +83,15 @@ struct OutOfMemoryEvent {
   Bytes requested = 0;  // rounded up to 512
   Bytes device_free = 0;
   std::string line;
+  StackId stack = 0;
+  Bytes live = 0;
+  Bytes reserved = 0;  // as far as the trace has the segments' events
+
+  // What the device had for this process: what it held, and what was free.
+  Bytes available() const {
+    Bytes sum = 0;
+    return __builtin_add_overflow(reserved, device_free, &sum) ? ~Bytes{0} : sum;
+  }
 };
 
 struct TimePoint {
@@ -115,7 +124,7 @@ struct DeviceAnalysis {
   std::vector<LineTotal> sites;       // at the peak, by the innermost Python line outside /torch/
   std::vector<LineTotal> user_lines;  // by the innermost line of the user's own
   std::vector<LineTotal> library_lines;  // by the innermost Python line, or C++ function
-  std::array<KindTotal, kMemoryKinds> kinds{};
+  std::array<KindTotal, kBlockKinds> kinds{};
   std::vector<LineTotal> end_lines;  // at the end, by the user's lines
   Fragmentation fragmentation;
   Growth growth;
@@ -135,6 +144,15 @@ struct SnapshotAnalysis {
 // Linear in events and frames. Throws FormatError (LT0715) when sizes add up past 2^63.
 SnapshotAnalysis analyse(const Snapshot& snapshot);
 
+// What is live after an event of a device's trace; -1: when the trace begins.
+struct Moment {
+  Bytes live = 0;
+  std::uint64_t allocations = 0;
+  std::vector<LineTotal> lines;  // by the user's lines
+  std::array<KindTotal, kBlockKinds> kinds{};
+};
+Moment moment_after(const Snapshot& snapshot, std::int64_t device, std::int64_t event);
+
 // Lives of all blocks of a device: those that were there before the trace first.
 std::vector<Allocation> allocations_of(const Snapshot& snapshot, std::int64_t device);
 
@@ -148,8 +166,8 @@ struct StackLines {
 StackLines lines_of_stacks(const Snapshot& snapshot);
 
 // The kind of each allocation.
-std::vector<MemoryKind> kinds_of(const Snapshot& snapshot, std::int64_t device,
-                                 const std::vector<Allocation>& allocations);
+std::vector<BlockKind> kinds_of(const Snapshot& snapshot, std::int64_t device,
+                                const std::vector<Allocation>& allocations);
 
 // "model.py:41:forward"; the function's name for C++ without a line. What kNoFrame is called
 // differs:

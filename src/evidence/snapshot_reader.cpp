@@ -253,6 +253,17 @@ class SnapshotFolder : public PickleFolder {
       segments = heap_.find(root, "segments");
       traces = heap_.find(root, "device_traces");
       read_settings(heap_.find(root, "allocator_settings"));
+      const PickleValue own = heap_.find(root, "lowtide");
+      if (own.is(PickleValue::Kind::kDict)) {
+        const PickleValue memory = heap_.find(own, "memory");
+        const PickleValue refusal = heap_.find(own, "refusal");
+        if (memory.is(PickleValue::Kind::kText)) {
+          snapshot_.is_budget = heap_.texts.view(memory.index()) == "cpu budget";
+        }
+        if (refusal.is(PickleValue::Kind::kText)) {
+          snapshot_.refusal = heap_.texts.view(refusal.index());
+        }
+      }
     } else {
       snapshot_.list_only = true;
     }
@@ -369,7 +380,7 @@ class SnapshotFolder : public PickleFolder {
           frame.function = text_id(items[i + 1]);
           break;
         case kLine:
-          frame.line = signed_word(items[i + 1], "line");
+          frame.line = loose_integer(items[i + 1]);  // None, where the source is not known
           break;
         default:
           break;

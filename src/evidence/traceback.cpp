@@ -216,6 +216,14 @@ Phase phase_of(const Frame& frame) {
   const std::string& code = frame.code;
   const auto in = [&file](std::string_view part) { return contains(file, part); };
 
+  // C++ without a file, as snapshots name it.
+  if (contains(function, "torch::optim::") && contains(function, "::step")) {
+    return Phase::kOptimizerStep;
+  }
+  if (contains(function, "torch::autograd::Engine::")) return Phase::kBackward;
+  if (contains(function, "torch::jit::load") || contains(function, "torch::load")) {
+    return Phase::kLoading;
+  }
   if (in("torch/cuda/graphs.py") || contains(code, "capture_begin(") || in("cudagraph_trees.py") ||
       contains(function, "capture_model") || contains(lower(function), "cuda_graph") ||
       contains(lower(function), "cudagraph")) {
@@ -324,6 +332,13 @@ const char* phase_name(Phase phase) {
       return "data_loading";
   }
   return "";
+}
+
+Traceback traceback_of(std::vector<Frame> frames) {
+  Traceback traceback;
+  traceback.frames = std::move(frames);
+  judge(traceback);
+  return traceback;
 }
 
 bool is_library_file(std::string_view name) {

@@ -59,6 +59,9 @@ struct Traceback {
 // In the order of the lines. Linear.
 std::vector<Traceback> read_tracebacks(const std::vector<std::string>& lines);
 
+// A traceback of these frames, outermost first, with what they tell of the phase.
+Traceback traceback_of(std::vector<Frame> frames);
+
 // True for a file of an installed package or of Python itself.
 bool is_library_file(std::string_view file);
 

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "src/base/text.h"
+#include "src/fit/memory_report.h"
 #include "src/fit/saved_tensor_hold.h"
 #include "src/plan/simulator.h"
 #include "src/plan/trace.h"
@@ -493,7 +495,7 @@ void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
   const std::string why =
       is_early ? "a step like this one, seen before, cannot be made to fit"
                : "nothing more can be given back: what is live is in use, or cannot be made again";
-  throw BudgetError(
+  const BudgetError error(
       "LT0301",
       concat("budget: cannot allocate ", format_bytes(request.request_bytes), " for ", asker,
              " within the limit of ", format_bytes(request.limit_bytes), ": ",
@@ -501,6 +503,66 @@ void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
              " The smallest budget for this step is ", is_bound ? "at least " : "",
              format_bytes(smallest), " (", smallest, " bytes)"),
       std::move(details));
+  if (!Replayer::is_trying()) {
+    RefusalRecord record = refusal_record(request, live);
+    record.message = error.what_without_backtrace();
+    report_refusal(std::move(record));
+  }
+  throw error;
+}
+
+// What was live by the op and the line that made it; what is not in the table, by its kind alone.
+RefusalRecord BudgetRuntime::refusal_record(const hook::RoomRequest& request,
+                                            const MemoryByKind& live) const {
+  constexpr auto kind_of = [](MemoryKind kind) {
+    switch (kind) {
+      case MemoryKind::kProgram:
+        return StorageKind::kProgram;
+      case MemoryKind::kParameters:
+        return StorageKind::kParameter;
+      case MemoryKind::kGradients:
+        return StorageKind::kGradient;
+      case MemoryKind::kOptimizerState:
+        return StorageKind::kOptimizerState;
+      case MemoryKind::kSaved:
+        return StorageKind::kSaved;
+      case MemoryKind::kWorkspace:
+        return StorageKind::kWorkspace;
+    }
+    return StorageKind::kProgram;
+  };
+  RefusalRecord refusal;
+  const hook::Operator* op = hook::running_op();
+  if (op != nullptr) refusal.op = op->name;
+  refusal.request_bytes = request.request_bytes;
+  refusal.limit_bytes = request.limit_bytes;
+  refusal.live_bytes = live.total();
+  MemoryByKind left = live;
+  std::map<std::tuple<std::string, std::string, MemoryKind, bool>, RefusalRecord::Live> groups;
+  const StorageTable::Lock lock = table_.lock();
+  for (const auto& record : table_.records()) {
+    if (record == nullptr || record->block == nullptr) continue;
+    const MemoryKind kind = record->block->kind;
+    const bool is_held = is_held_by_program(*record);
+    const auto [group, is_new] =
+        groups.try_emplace({record->made_by, record->made_at, kind, is_held},
+                           RefusalRecord::Live{.op = record->made_by,
+                                               .line = record->made_at,
+                                               .kind = kind_of(kind),
+                                               .tensors = 0,
+                                               .program_held = is_held});
+    group->second.bytes += record->block->size_bytes;
+    group->second.tensors += 1;
+    left[kind] -= std::min(left[kind], record->block->size_bytes);
+  }
+  for (auto& [origin, group] : groups) refusal.live.push_back(std::move(group));
+  for (const MemoryKind kind : kAllMemoryKinds) {
+    if (left[kind] == 0) continue;
+    RefusalRecord::Live& rest = refusal.live.emplace_back();
+    rest.kind = kind_of(kind);
+    rest.bytes = left[kind];
+  }
+  return refusal;
 }
 
 // ---- reports ----

@@ -28,6 +28,7 @@
 #include "src/fit/storage_table.h"
 #include "src/hook/saved_tensor_hooks.h"
 #include "src/observe/tape_recorder.h"
+#include "src/report/refusal_record.h"
 
 namespace lowtide {
 
@@ -96,6 +97,7 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
   void throw_if_different();
   Bytes smallest_budget_now() const;
   [[noreturn]] void refuse(const hook::RoomRequest& request, bool is_early);
+  RefusalRecord refusal_record(const hook::RoomRequest& request, const MemoryByKind& live) const;
   std::vector<ProgramHold> program_holds(Bytes& total) const;
 
   StorageTable table_;

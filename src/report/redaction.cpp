@@ -16,6 +16,8 @@ bool is_path(char c) {
   return is_name(c) || c == '/' || c == '\\' || c == '~' || c == '+' || c == '@';
 }
 
+constexpr std::uint32_t kUnset = 0xffffffffu;
+
 // What a user's folder lies in.
 constexpr std::array<std::string_view, 5> kHomes{"/home/", "/Users/", "\\Users\\", "/u/",
                                                  "/scratch/"};
@@ -37,12 +39,20 @@ bool path_begins(std::string_view text, std::size_t at) {
 
 std::string short_path(std::string_view path) {
   if (path.starts_with("/dev/") || path.starts_with("/proc/")) return std::string(path);
-  for (const std::string_view packages : {"site-packages", "dist-packages"}) {
-    const std::size_t at = path.rfind(packages);
-    if (at != std::string_view::npos) return "<path>/" + std::string(path.substr(at));
+  std::string text(path);
+  std::replace(text.begin(), text.end(), '\\', '/');
+  constexpr std::string_view kCompiled = "/torchinductor_";
+  for (const std::string_view shared :
+       {std::string_view("/site-packages/"), std::string_view("/dist-packages/"), kCompiled}) {
+    const std::size_t at = text.rfind(shared);
+    if (at == std::string::npos) continue;
+    if (shared != kCompiled) return "<path>" + text.substr(at);
+    // torchinductor_USER/ab/code.py
+    const std::size_t user_end = text.find('/', at + shared.size());
+    return "<path>/torchinductor" +
+           (user_end == std::string::npos ? std::string() : text.substr(user_end));
   }
-  const std::size_t last = path.find_last_of("/\\");
-  return "<path>/" + std::string(path.substr(last + 1));
+  return "<path>/" + text.substr(text.rfind('/') + 1);
 }
 
 // "node7.lab.example.org", "gpu-node-12", "ip-10-0-0-1": letters and digits around dots or dashes.
@@ -111,6 +121,10 @@ void Redactor::learn(const Json& value) {
   }
 }
 
+void Redactor::learn(const Snapshot& snapshot) {
+  for (std::uint32_t id = 0; id < snapshot.texts.size(); ++id) learn(snapshot.texts.view(id));
+}
+
 void Redactor::learn(std::string_view text) {
   for (const std::string_view home : kHomes) {
     for (std::size_t at = text.find(home); at != std::string_view::npos;
@@ -127,6 +141,13 @@ void Redactor::learn(std::string_view text) {
       }
     }
   }
+}
+
+std::string Redactor::path(std::string_view path) const {
+  if (path.find_first_of("/\\") == std::string_view::npos) return text(path);
+  std::string out = short_path(path);
+  for (const std::string& user : users_) replace_all(out, user, "<user>");
+  return out;
 }
 
 std::string Redactor::text(std::string_view text) const {
@@ -192,6 +213,38 @@ Json Redactor::json(const Json& value) const {
     return out;
   }
   return value;
+}
+
+void redact(Snapshot& snapshot) {
+  Redactor redactor;
+  redactor.learn(snapshot);
+  TextPool clean;
+  clean.intern("");
+  // Ids change, since two files can become one name. Most texts are of one sort only.
+  std::vector<std::uint32_t> files(snapshot.texts.size(), kUnset);
+  std::vector<std::uint32_t> others(snapshot.texts.size(), kUnset);
+  const auto as_file = [&](std::uint32_t id) {
+    if (files[id] == kUnset) files[id] = clean.intern(redactor.path(snapshot.texts.view(id)));
+    return files[id];
+  };
+  // "node2_forward" is a function, not a machine.
+  const auto as_is = [&](std::uint32_t id) { return clean.intern(snapshot.texts.view(id)); };
+  const auto as_text = [&](std::uint32_t id) {
+    if (others[id] == kUnset) others[id] = clean.intern(redactor.text(snapshot.texts.view(id)));
+    return others[id];
+  };
+  for (SnapshotFrame& frame : snapshot.frames) {
+    frame.file = as_file(frame.file);
+    frame.function = as_is(frame.function);
+  }
+  for (SnapshotAnnotation& annotation : snapshot.annotations) {
+    annotation.name = as_text(annotation.name);
+    annotation.stage = as_text(annotation.stage);
+  }
+  snapshot.texts = std::move(clean);
+  snapshot.name = redactor.path(snapshot.name);
+  snapshot.refusal = redactor.text(snapshot.refusal);
+  snapshot.settings.configuration = redactor.text(snapshot.settings.configuration);
 }
 
 }  // namespace lowtide

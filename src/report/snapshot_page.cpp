@@ -7,6 +7,7 @@
 
 #include "src/report/snapshot_page.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -122,7 +123,7 @@ Json stacks_json(const Snapshot& snapshot, const StackLines& lines, Columns& col
 
 Json allocations_json(const Snapshot& snapshot, std::int64_t device, Columns& columns) {
   const std::vector<Allocation> allocations = allocations_of(snapshot, device);
-  const std::vector<MemoryKind> kinds = kinds_of(snapshot, device, allocations);
+  const std::vector<BlockKind> kinds = kinds_of(snapshot, device, allocations);
   std::vector<std::uint32_t> made, freed, stack;
   std::vector<double> size;
   std::vector<std::uint8_t> kind;
@@ -181,20 +182,58 @@ Json segments_json(const Snapshot& snapshot, std::int64_t device, Columns& colum
   return json;
 }
 
-// Times of every so-manieth event.
+// When each event was, from the first one on, in whole units so that 32 bits are enough. A clock
+// that was set back stands still meanwhile. Empty where times were not recorded.
 Json times_json(const Snapshot& snapshot, std::int64_t device, Columns& columns) {
-  constexpr std::uint32_t kMostTimes = 4096;
-  std::vector<double> times;
-  std::uint32_t every = 1;
+  std::vector<std::uint32_t> times;
+  Json json = Json::object();
+  std::int64_t start = 0;
+  std::int64_t unit_us = 1;
   if (const DeviceTrace* trace = snapshot.trace_of(device)) {
-    every = std::max<std::uint32_t>(1, trace->count / kMostTimes);
-    for (std::uint32_t i = 0; i < trace->count; i += every) {
-      times.push_back(static_cast<double>(snapshot.events.time_us[trace->first + i]));
+    const auto first = snapshot.events.time_us.begin() + trace->first;
+    start = trace->count > 0 ? *first : 0;
+    const std::int64_t last = *std::max_element(first, first + trace->count);
+    if (start > 0 && last > start) {
+      while ((last - start) / unit_us >= std::int64_t{0xffffffff}) unit_us *= 10;
+      std::int64_t now = start;
+      for (std::uint32_t i = 0; i < trace->count; ++i) {
+        now = std::max(now, first[i]);
+        times.push_back(static_cast<std::uint32_t>((now - start) / unit_us));
+      }
     }
   }
+  json["start_us"] = start;
+  json["unit_us"] = unit_us;
+  json["at"] = columns.add(times);
+  return json;
+}
+
+// What was reserved, at each event that changed it; the first entry is the start. From the end
+// back.
+Json reserved_json(const Snapshot& snapshot, const DeviceAnalysis& analysis, Columns& columns) {
+  std::vector<std::uint32_t> events;
+  std::vector<double> bytes;
+  Bytes now = analysis.reserved;
+  if (const DeviceTrace* trace = snapshot.trace_of(analysis.device)) {
+    for (std::uint32_t i = trace->count; i-- > 0;) {
+      const EventAction action = snapshot.events.action[trace->first + i];
+      const Bytes size = snapshot.events.size[trace->first + i];
+      const bool grows = action == EventAction::kSegmentAlloc || action == EventAction::kSegmentMap;
+      if (!grows && action != EventAction::kSegmentFree && action != EventAction::kSegmentUnmap) {
+        continue;
+      }
+      events.push_back(i);
+      bytes.push_back(static_cast<double>(now));
+      now = grows ? now - std::min(now, size) : now + size;
+    }
+  }
+  events.push_back(0);
+  bytes.push_back(static_cast<double>(now));
+  std::reverse(events.begin(), events.end());
+  std::reverse(bytes.begin(), bytes.end());
   Json json = Json::object();
-  json["every"] = every;
-  json["us"] = columns.add(times);
+  json["event"] = columns.add(events);
+  json["bytes"] = columns.add(bytes);
   return json;
 }
 
@@ -220,19 +259,24 @@ std::string snapshot_page(const Snapshot& snapshot) {
   data["file"] = snapshot.name;
   data["settings"] = snapshot.settings.configuration;
   data["kinds"] = Json::array();
-  for (std::size_t i = 0; i < kMemoryKinds; ++i) {
-    data["kinds"].push_back(kind_name(static_cast<MemoryKind>(i)));
+  for (std::size_t i = 0; i < kBlockKinds; ++i) {
+    data["kinds"].push_back(kind_name(static_cast<BlockKind>(i)));
   }
   data["stacks"] = stacks_json(snapshot, lines, columns, names);
+  data["budget"] = snapshot.is_budget;
+  data["refusal"] = snapshot.refusal;
+  data["where"] = Json::array();
   data["devices"] = Json::array();
   for (std::size_t i = 0; i < analysis.devices.size(); ++i) {
     const std::int64_t device = analysis.devices[i].device;
+    data["where"].push_back(snapshot.device_name(device));
     Json row = Json::object();
     row["totals"] = whole.at("devices").as_array()[i];
     row["allocations"] = allocations_json(snapshot, device, columns);
     row["segments"] = segments_json(snapshot, device, columns);
     row["times"] = times_json(snapshot, device, columns);
-    row["whatIf"] = what_if_table(snapshot, device, analysis.devices[i].peak.event);
+    row["reserved"] = reserved_json(snapshot, analysis.devices[i], columns);
+    row["whatIf"] = what_if_table(snapshot, analysis.devices[i]);
     data["devices"].push_back(std::move(row));
   }
   data["names"] = names.json();

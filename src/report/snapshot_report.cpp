@@ -10,18 +10,6 @@ namespace {
 
 constexpr std::size_t kRowsForPeople = 8;
 
-Json lines_json(const std::vector<LineTotal>& lines, const char* name) {
-  Json rows = Json::array();
-  for (const LineTotal& line : lines) {
-    Json row = Json::object();
-    row[name] = line.line;
-    row["bytes"] = line.bytes;
-    row["allocations"] = line.allocations;
-    rows.push_back(std::move(row));
-  }
-  return rows;
-}
-
 Json device_json(const DeviceAnalysis& device) {
   Json row = Json::object();
   row["device"] = device.device;
@@ -50,14 +38,7 @@ Json device_json(const DeviceAnalysis& device) {
   row["user_lines"] = lines_json(device.user_lines, "line");
   row["library_lines"] = lines_json(device.library_lines, "line");
   row["lines_at_end"] = lines_json(device.end_lines, "line");
-  row["kinds"] = Json::array();
-  for (std::size_t i = 0; i < kMemoryKinds; ++i) {
-    Json kind = Json::object();
-    kind["kind"] = kind_name(static_cast<MemoryKind>(i));
-    kind["bytes"] = device.kinds[i].bytes;
-    kind["allocations"] = device.kinds[i].allocations;
-    row["kinds"].push_back(std::move(kind));
-  }
+  row["kinds"] = kinds_json(device.kinds);
   Json& fragmentation = row["fragmentation"] = Json::object();
   fragmentation["free_in_whole_segments"] = device.fragmentation.free_in_whole_segments;
   fragmentation["free_in_partly_used_segments"] = device.fragmentation.free_in_partly_used;
@@ -82,6 +63,8 @@ Json device_json(const DeviceAnalysis& device) {
     at["requested"] = failure.requested;
     at["device_free"] = failure.device_free;
     at["line"] = failure.line;
+    at["live"] = failure.live;
+    at["reserved"] = failure.reserved;
     row["out_of_memory"].push_back(std::move(at));
   }
   row["timeline"] = Json::array();
@@ -149,11 +132,18 @@ std::string sparkline(const std::vector<TimePoint>& points) {
   return out;
 }
 
-void append_device(std::string& out, const DeviceAnalysis& device) {
+void append_device(std::string& out, const Snapshot& snapshot, const DeviceAnalysis& device) {
   const Fragmentation& fragmentation = device.fragmentation;
-  out += concat("\nDevice ", device.device, ": ", format_bytes(device.reserved), " reserved in ",
-                device.segments, " segments, ", format_bytes(device.allocated),
-                " in blocks in use, ", format_bytes(device.requested), " asked for\n");
+  std::string where = snapshot.device_name(device.device);
+  where[0] = static_cast<char>(where[0] - 'a' + 'A');
+  out += concat("\n", where, ": ");
+  if (snapshot.is_budget) {
+    out += concat(format_bytes(device.allocated), " of tensors\n");
+  } else {
+    out += concat(format_bytes(device.reserved), " reserved in ", device.segments, " segments, ",
+                  format_bytes(device.allocated), " in blocks in use, ",
+                  format_bytes(device.requested), " asked for\n");
+  }
   if (device.pending_free > 0) {
     out +=
         concat("  ", format_bytes(device.pending_free), " freed, but waiting for another stream\n");
@@ -175,7 +165,10 @@ void append_device(std::string& out, const DeviceAnalysis& device) {
   for (const OutOfMemoryEvent& failure : device.out_of_memory) {
     out += concat("  out of memory at event ", failure.event, ": ", format_bytes(failure.requested),
                   " asked for at ", failure.line, ", ", format_bytes(failure.device_free),
-                  " free on the device\n");
+                  snapshot.is_budget ? " left of the budget" : " free on the device", "\n    ",
+                  format_bytes(failure.live), " live");
+    if (!snapshot.is_budget) out += concat(" in ", format_bytes(failure.reserved), " reserved");
+    out += "\n";
   }
   const std::string when =
       device.peak.event >= 0
@@ -187,23 +180,25 @@ void append_device(std::string& out, const DeviceAnalysis& device) {
   out += "  by line, libraries too\n";
   append_lines(out, device.library_lines, device.peak.bytes);
   out += "  by kind\n";
-  for (std::size_t i = 0; i < kMemoryKinds; ++i) {
+  for (std::size_t i = 0; i < kBlockKinds; ++i) {
     const KindTotal& kind = device.kinds[i];
     if (kind.bytes == 0) continue;
     out += concat("    ", right(format_bytes(kind.bytes), 9), "  ",
                   percent(kind.bytes, device.peak.bytes), "  ",
-                  kind_name(static_cast<MemoryKind>(i)), "  (", kind.allocations, ")\n");
+                  kind_name(static_cast<BlockKind>(i)), "  (", kind.allocations, ")\n");
   }
-  out +=
-      concat("\n  Free at the end: ",
-             format_bytes(fragmentation.free_in_whole_segments + fragmentation.free_in_partly_used),
-             ", the largest piece ", format_bytes(fragmentation.largest_free), "\n    ",
-             right(format_bytes(fragmentation.free_in_whole_segments), 9),
-             "  in segments that are all free\n    ",
-             right(format_bytes(fragmentation.free_in_partly_used), 9),
-             "  in segments that something keeps\n    ",
-             right(format_bytes(fragmentation.empty_cache_gives), 9),
-             "  is what torch.cuda.empty_cache() would give back\n");
+  if (!snapshot.is_budget) {
+    out += concat(
+        "\n  Free at the end: ",
+        format_bytes(fragmentation.free_in_whole_segments + fragmentation.free_in_partly_used),
+        ", the largest piece ", format_bytes(fragmentation.largest_free), "\n    ",
+        right(format_bytes(fragmentation.free_in_whole_segments), 9),
+        "  in segments that are all free\n    ",
+        right(format_bytes(fragmentation.free_in_partly_used), 9),
+        "  in segments that something keeps\n    ",
+        right(format_bytes(fragmentation.empty_cache_gives), 9),
+        "  is what torch.cuda.empty_cache() would give back\n");
+  }
   if (!fragmentation.pinned_by.empty()) {
     out += "  kept by\n";
     append_lines(out, fragmentation.pinned_by, fragmentation.free_in_partly_used);
@@ -276,6 +271,30 @@ std::string signed_bytes(std::int64_t bytes) {
 
 }  // namespace
 
+Json lines_json(const std::vector<LineTotal>& lines, const char* name) {
+  Json rows = Json::array();
+  for (const LineTotal& line : lines) {
+    Json row = Json::object();
+    row[name] = line.line;
+    row["bytes"] = line.bytes;
+    row["allocations"] = line.allocations;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+Json kinds_json(const std::array<KindTotal, kBlockKinds>& kinds) {
+  Json rows = Json::array();
+  for (std::size_t i = 0; i < kBlockKinds; ++i) {
+    Json row = Json::object();
+    row["kind"] = kind_name(static_cast<BlockKind>(i));
+    row["bytes"] = kinds[i].bytes;
+    row["allocations"] = kinds[i].allocations;
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
 Json snapshot_json(const Snapshot& snapshot, const SnapshotAnalysis& analysis) {
   Json report = Json::object();
   report["file"] = snapshot.name;
@@ -299,9 +318,12 @@ std::string snapshot_text(const Snapshot& snapshot, const SnapshotAnalysis& anal
   if (!snapshot.settings.configuration.empty()) {
     out += concat("allocator settings: ", snapshot.settings.configuration, "\n");
   }
-  for (const DeviceAnalysis& device : analysis.devices) append_device(out, device);
-  out += concat("\nNext: lowtide replay ", snapshot.name,
-                " --smallest-capacity, or lowtide report ", snapshot.name, " -o report.html\n");
+  for (const DeviceAnalysis& device : analysis.devices) append_device(out, snapshot, device);
+  out += snapshot.is_budget ? concat("\nNext: lowtide explain ", snapshot.name,
+                                     ", or lowtide report ", snapshot.name, " -o report.html\n")
+                            : concat("\nNext: lowtide replay ", snapshot.name,
+                                     " --smallest-capacity, or lowtide report ", snapshot.name,
+                                     " -o report.html\n");
   return out;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // An analysis of a snapshot, a comparison of two, and replays, as JSON and as text for people.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,6 +19,10 @@ std::string snapshot_text(const Snapshot& snapshot, const SnapshotAnalysis& anal
 // The same lines at two peaks; all devices of a file together.
 Json difference_json(const SnapshotAnalysis& before, const SnapshotAnalysis& after);
 std::string difference_text(const SnapshotAnalysis& before, const SnapshotAnalysis& after);
+
+// [{`name`, "bytes", "allocations"}] and [{"kind", "bytes", "allocations"}].
+Json lines_json(const std::vector<LineTotal>& lines, const char* name);
+Json kinds_json(const std::array<KindTotal, kBlockKinds>& kinds);
 
 struct ReplayRequest {
   std::optional<Bytes> capacity;

@@ -1,17 +1,21 @@
 #pragma once
 // What other settings, a smaller card or an empty_cache would have changed, for the page.
 
-#include <cstdint>
+#include <vector>
 
+#include "src/allocator/what_if_rows.h"
 #include "src/base/json.h"
-#include "src/evidence/snapshot.h"
+#include "src/evidence/snapshot_analysis.h"
 
 namespace lowtide {
 
-// {"exact", "unsupported": [..], "rows": [{"change", "peak_reserved", "smallest_capacity"}]}; the
-// first row is the trace as recorded, the last ones empty the cache before `peak_event` (if it is
-// not negative) and run the largest sizes first. Smallest capacities take about twenty replays
-// each, and are left out of long traces except for the recorded settings.
-Json what_if_table(const Snapshot& snapshot, std::int64_t device, std::int64_t peak_event);
+// [{"change", "peak_reserved", "smallest_capacity", "completes"}], the last two null where they are
+// not known.
+Json what_if_rows_json(const std::vector<WhatIfRow>& rows);
+
+// {"allocations", "addresses_matched", "layout_identical", "unsupported": [..], "capacity",
+// "rows"}. The capacity is what there was for this process at the last request that failed, and
+// null when none did.
+Json what_if_table(const Snapshot& snapshot, const DeviceAnalysis& analysis);
 
 }  // namespace lowtide

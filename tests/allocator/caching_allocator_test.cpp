@@ -68,6 +68,18 @@ void check_against_slow(const TraceKind& kind, unsigned seed, int steps) {
 
 }  // namespace
 
+TEST_CASE(
+    "a request beyond the address space of expandable segments fails, and nothing else does") {
+  AllocatorSettings settings;
+  settings.expandable_segments = true;
+  CachingAllocator allocator({.settings = settings});
+  CHECK(!allocator.allocate(Bytes{1} << 61, {}));
+  CHECK(!allocator.allocate((Bytes{1} << 48) + 1, {}));
+  CHECK(allocator.allocate(Bytes{1} << 48, {}));
+  CHECK(allocator.allocate(1_MiB, {}));
+  CHECK(allocator.reserved() == (Bytes{1} << 48) + 2_MiB);
+}
+
 TEST_CASE("the model gives the slow one's addresses and layout") {
   for (const TraceKind& kind : trace_kinds()) {
     // What is no event of its own (a call of empty_cache, the frees that a retry completes) can't

@@ -2,9 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 
+#include "src/allocator/what_if_rows.h"
 #include "src/evidence/snapshot_reader.h"
 #include "tests/allocator/random_traces.h"
 #include "tests/evidence/real_snapshots.h"
@@ -51,6 +53,75 @@ TEST_CASE("a recording that begins in the middle is replayed exactly") {
         --first;
       }
       check_exact(snapshot_of(run, first, true));
+    }
+  }
+}
+
+TEST_CASE("the state before an event is the slow model's at that moment") {
+  for (const TraceKind& kind : trace_kinds()) {
+    CAPTURE(kind.name);
+    for (unsigned seed = 400; seed < 404; ++seed) {
+      CAPTURE(seed);
+      const SlowAllocator run = random_run(kind, seed, 300);
+      const Snapshot snapshot = snapshot_of(run, 0, true);
+      const DeviceReplay replay(snapshot, 0);
+      for (const int steps : {40, 111, 230}) {
+        // The same run, stopped earlier.
+        const SlowAllocator until = random_run(kind, seed, steps);
+        const auto event = static_cast<std::uint32_t>(until.events.size());
+        if (event >= run.events.size()) continue;
+        const SlowAllocator::Event& next = run.events[event];
+        const bool is_small = run.settings.rounded(next.size) <= 1_MiB;
+        RecordedMoment slow;
+        for (const SlowAllocator::Block& block : until.blocks) {
+          if (!block.mapped) continue;
+          slow.reserved += block.size;
+          if (block.in_use) {
+            slow.allocated += block.size;
+          } else if (block.lane == next.lane && block.is_small == is_small) {
+            slow.free.usable += block.size;
+            slow.free.largest_usable = std::max(slow.free.largest_usable, block.size);
+          } else {
+            slow.free.elsewhere += block.size;
+          }
+        }
+        const auto fast = replay.before(event);
+        REQUIRE(fast.has_value());
+        CHECK(fast->reserved == slow.reserved);
+        CHECK(fast->allocated == slow.allocated);
+        CHECK(fast->free.usable == slow.free.usable);
+        CHECK(fast->free.largest_usable == slow.free.largest_usable);
+        CHECK(fast->free.elsewhere == slow.free.elsewhere);
+      }
+      CHECK(!replay.before(static_cast<std::uint32_t>(run.events.size())));
+    }
+  }
+}
+
+TEST_CASE("of the usual what-ifs the first is the recording, and a capacity says which complete") {
+  for (const TraceKind& kind : trace_kinds()) {
+    CAPTURE(kind.name);
+    const Snapshot snapshot = snapshot_of(random_run(kind, 77, 200), 0, true);
+    const DeviceReplay replay(snapshot, 0);
+    const auto unlimited = what_if_rows(replay, {.smallest_capacities = true});
+    REQUIRE(unlimited.size() >= 4);
+    CHECK(unlimited[0].change == "as recorded");
+    CHECK(unlimited[0].peak_reserved == replay.as_recorded().peak_reserved);
+    CHECK(unlimited[0].smallest_capacity == replay.smallest_capacity(replay.settings()));
+    CHECK(!unlimited[0].completes.has_value());
+    // With its own smallest capacity a row completes, with a page less it does not.
+    for (const WhatIfRow& row : unlimited) {
+      if (!row.smallest_capacity) continue;
+      CAPTURE(row.change);
+      for (const Bytes less : {Bytes{0}, kPage}) {
+        const auto rows = what_if_rows(
+            replay, {.capacity = *row.smallest_capacity - less, .smallest_capacities = false});
+        const auto same = std::find_if(rows.begin(), rows.end(), [&](const WhatIfRow& other) {
+          return other.change == row.change;
+        });
+        REQUIRE(same != rows.end());
+        CHECK(same->completes == (less == 0));
+      }
     }
   }
 }

@@ -12,15 +12,7 @@ using namespace lowtide;
 namespace {
 
 LogEvidence log_of(const std::string& text, const std::string& name = "log") {
-  std::size_t at = 0;
-  return read_log(
-      [&](char* buffer, std::size_t capacity) {
-        const std::size_t take = std::min(capacity, text.size() - at);
-        std::memcpy(buffer, text.data() + at, take);
-        at += take;
-        return take;
-      },
-      name);
+  return read_log_text(text, name);
 }
 
 // Findings of one log, copied out.

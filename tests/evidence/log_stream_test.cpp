@@ -14,7 +14,7 @@ using namespace lowtide;
 
 namespace {
 
-ByteSource source_of(const std::string& text, std::size_t& at, std::size_t chunk = 1u << 20) {
+LogSource source_of(const std::string& text, std::size_t& at, std::size_t chunk = 1u << 20) {
   return [&text, &at, chunk](char* buffer, std::size_t capacity) {
     const std::size_t take = std::min({capacity, chunk, text.size() - at});
     std::memcpy(buffer, text.data() + at, take);

@@ -319,6 +319,26 @@ std::vector<MadeMessage> made_messages(unsigned seed) {
         "out of resource: shared memory, Required: 131072, Hardware limit: 101376. Reducing block "
         "sizes or `num_stages` may help.");
   }
+  for (const bool known : {false, true}) {
+    // As lowtide::format_bytes prints: three digits, whole bytes below 1 KiB.
+    MemoryMessage m;
+    m.family = MessageFamily::kBudget;
+    m.backend = "CPU";
+    m.requested = PrintedBytes{Bytes{3} << 29, Bytes{1} << 20};
+    m.requested->half_step = ((Bytes{1} << 30) + 199) / 200;
+    m.allowed = PrintedBytes{Bytes{24} << 30, ((Bytes{1} << 30) + 19) / 20};
+    m.allocated = PrintedBytes{Bytes{512} << 20, Bytes{1} << 19};
+    m.detail = known ? "aten::mm" : "the program";
+    m.smallest_budget = draw.size();
+    m.smallest_budget_is_bound = !known;
+    add("budget", m,
+        concat("budget: cannot allocate 1.50 GiB for ", known ? "aten::mm" : "the program",
+               " within the limit of 24.0 GiB: 512 MiB are live (parameters 400 MiB, saved 112 "
+               "MiB) and nothing more can be given back: what is live is in use, or cannot be made "
+               "again. The program itself holds 96.0 MiB made by aten::cat. The smallest budget "
+               "for this step is ",
+               known ? "" : "at least ", "25.0 GiB (", *m.smallest_budget, " bytes) [LT0301]"));
+  }
   for (const char* signal : {"Killed", "Bus error"}) {
     MemoryMessage m;
     m.family = MessageFamily::kDataLoader;

@@ -1,5 +1,7 @@
 #pragma once
-// Prints records in the forms of PyTorch's versions: what the reader is tested against.
+// Prints records in the forms of PyTorch's versions: what the reader is tested against. It repeats
+// what the reader knows of the forms and of rounding on purpose: written from the messages, not
+// from the reader, it is the reader's independent twin.
 
 #include <string>
 #include <vector>

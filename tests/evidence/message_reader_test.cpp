@@ -14,17 +14,7 @@ using namespace lowtide;
 
 namespace {
 
-LogEvidence read_text(const std::string& text) {
-  std::size_t at = 0;
-  return read_log(
-      [&](char* buffer, std::size_t capacity) {
-        const std::size_t take = std::min(capacity, text.size() - at);
-        std::memcpy(buffer, text.data() + at, take);
-        at += take;
-        return take;
-      },
-      "log");
-}
+LogEvidence read_text(const std::string& text) { return read_log_text(text, "log"); }
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;

@@ -33,7 +33,7 @@ Bytes bytes_of(const std::vector<LineTotal>& lines, const std::string& name) {
   return 0;
 }
 
-Bytes bytes_of(const DeviceAnalysis& device, MemoryKind kind) {
+Bytes bytes_of(const DeviceAnalysis& device, BlockKind kind) {
   return device.kinds[static_cast<std::size_t>(kind)].bytes;
 }
 
@@ -161,9 +161,9 @@ TEST_CASE("a line is the user's own, a library line the innermost") {
 
 TEST_CASE("kinds follow from where a block was made and how long it lives") {
   const DeviceAnalysis device = analyse(small()).devices[0];
-  CHECK(bytes_of(device, MemoryKind::kOptimizerState) == 6 * kMiB - 100);
-  CHECK(bytes_of(device, MemoryKind::kActivations) == 3 * kMiB);
-  CHECK(bytes_of(device, MemoryKind::kUnattributed) == 0);
+  CHECK(bytes_of(device, BlockKind::kOptimizerState) == 6 * kMiB - 100);
+  CHECK(bytes_of(device, BlockKind::kActivations) == 3 * kMiB);
+  CHECK(bytes_of(device, BlockKind::kUnattributed) == 0);
 }
 
 TEST_CASE("a gradient is made in backward and lives until the optimizer has used it") {
@@ -195,17 +195,17 @@ TEST_CASE("a gradient is made in backward and lives until the optimizer has used
                     {at(6), kMiB, 7, "active_allocated"},
                     {at(7), 13 * kMiB, 0, "inactive"}});
   const Snapshot snapshot = read_made(made.pickle(Dialect::kPython, 4, {}));
-  std::map<Bytes, MemoryKind> kinds;
+  std::map<Bytes, BlockKind> kinds;
   const std::vector<Allocation> allocations = allocations_of(snapshot, 0);
-  const std::vector<MemoryKind> found = kinds_of(snapshot, 0, allocations);
+  const std::vector<BlockKind> found = kinds_of(snapshot, 0, allocations);
   for (std::size_t i = 0; i < found.size(); ++i) kinds[allocations[i].size] = found[i];
-  CHECK(kinds[1000] == MemoryKind::kActivations);
-  CHECK(kinds[200] == MemoryKind::kGradients);
-  CHECK(kinds[30] == MemoryKind::kWorkspace);
-  CHECK(kinds[4] == MemoryKind::kOptimizerState);
-  CHECK(kinds[5] == MemoryKind::kWorkspace);
-  CHECK(kinds[60000] == MemoryKind::kGradients);
-  CHECK(kinds[7] == MemoryKind::kWorkspace);
+  CHECK(kinds[1000] == BlockKind::kActivations);
+  CHECK(kinds[200] == BlockKind::kGradients);
+  CHECK(kinds[30] == BlockKind::kWorkspace);
+  CHECK(kinds[4] == BlockKind::kOptimizerState);
+  CHECK(kinds[5] == BlockKind::kWorkspace);
+  CHECK(kinds[60000] == BlockKind::kGradients);
+  CHECK(kinds[7] == BlockKind::kWorkspace);
 }
 
 TEST_CASE("peak, start and end agree with a walk over the trace") {
@@ -281,6 +281,57 @@ TEST_CASE("an out-of-memory event is told with its line and the free memory") {
   CHECK(device.out_of_memory[0].requested == 64 * kMiB);
   CHECK(device.out_of_memory[0].device_free == 5 * kMiB);
   CHECK(device.out_of_memory[0].line == "model.py:41:forward");
+}
+
+TEST_CASE("a failure tells what was live and reserved just then") {
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    Snapshot snapshot = random_snapshot(seed);
+    std::mt19937 random(seed);
+    // Some events become failures and events of segments elsewhere; what is live is counted anew.
+    Bytes reserved = snapshot.segments[0].size;
+    std::vector<std::uint32_t> failures;
+    std::vector<std::int64_t> change(snapshot.events.count());
+    for (std::uint32_t i = 0; i < snapshot.events.count(); ++i) {
+      const bool is_free = snapshot.events.action[i] == EventAction::kFreeRequested;
+      if (!is_free || random() % 3 != 0) continue;
+      switch (random() % 3) {
+        case 0:
+          snapshot.events.action[i] = EventAction::kOom;
+          failures.push_back(i);
+          break;
+        case 1:
+          snapshot.events.action[i] = EventAction::kSegmentAlloc;
+          change[i] = static_cast<std::int64_t>(snapshot.events.size[i]);
+          break;
+        default:
+          snapshot.events.action[i] = EventAction::kSegmentFree;
+          change[i] = -static_cast<std::int64_t>(snapshot.events.size[i]);
+      }
+    }
+    const DeviceAnalysis device = analyse(snapshot).devices[0];
+    REQUIRE(device.out_of_memory.size() == failures.size());
+    for (std::size_t f = 0; f < failures.size(); ++f) {
+      const OutOfMemoryEvent& failure = device.out_of_memory[f];
+      CHECK(failure.event == failures[f]);
+      std::int64_t there = static_cast<std::int64_t>(reserved);
+      for (std::size_t i = change.size(); i-- > failures[f];) there -= change[i];
+      CHECK(failure.reserved == static_cast<Bytes>(there));
+      Bytes live = 0;
+      for (const Allocation& allocation : allocations_of(snapshot, 0)) {
+        if (allocation.lives_at(failures[f])) live += allocation.size;
+      }
+      CHECK(failure.live == live);
+      const Moment moment = moment_after(snapshot, 0, failures[f]);
+      CHECK(moment.live == live);
+      Bytes by_line = 0;
+      for (const LineTotal& line : moment.lines) by_line += line.bytes;
+      Bytes by_kind = 0;
+      for (const KindTotal& kind : moment.kinds) by_kind += kind.bytes;
+      CHECK(by_line == live);
+      CHECK(by_kind == live);
+    }
+  }
 }
 
 TEST_CASE("a trace without completed frees counts the requested ones") {

@@ -12,18 +12,10 @@ using namespace lowtide;
 
 namespace {
 
-std::vector<LogEvidence> logs_of(const std::string& text) {
-  std::size_t at = 0;
-  std::vector<LogEvidence> logs;
-  logs.push_back(read_log(
-      [&](char* buffer, std::size_t capacity) {
-        const std::size_t take = std::min(capacity, text.size() - at);
-        std::memcpy(buffer, text.data() + at, take);
-        at += take;
-        return take;
-      },
-      "train.log"));
-  return logs;
+Evidence evidence_of(const std::string& text) {
+  Evidence evidence;
+  evidence.logs.push_back(read_log_text(text, "train.log"));
+  return evidence;
 }
 
 const char* const kLog =
@@ -34,8 +26,8 @@ const char* const kLog =
 }  // namespace
 
 TEST_CASE("the JSON has the members of the contract, and exact bytes") {
-  const auto logs = logs_of(kLog);
-  const Json json = explanation_json(diagnose(logs), logs);
+  const Evidence evidence = evidence_of(kLog);
+  const Json json = explanation_json(diagnose(evidence.logs), evidence);
   REQUIRE_FALSE(json.at("findings").as_array().empty());
   for (const Json& finding : json.at("findings").as_array()) {
     const std::vector<std::string> keys{"cause",    "confidence", "why",
@@ -57,8 +49,8 @@ TEST_CASE("the JSON has the members of the contract, and exact bytes") {
 }
 
 TEST_CASE("the table of the text adds up to the capacity") {
-  const auto logs = logs_of(kLog);
-  const std::string text = explanation_text(diagnose(logs), logs);
+  const Evidence evidence = evidence_of(kLog);
+  const std::string text = explanation_text(diagnose(evidence.logs), evidence);
   CHECK(text.find("allocated by PyTorch        6.50 GiB") != std::string::npos);
   CHECK(text.find("reserved, not used           256 MiB") != std::string::npos);
   CHECK(text.find("free                         256 MiB") != std::string::npos);
@@ -67,8 +59,8 @@ TEST_CASE("the table of the text adds up to the capacity") {
 }
 
 TEST_CASE("lines are at most 100 columns and the last names a command") {
-  const auto logs = logs_of(kLog);
-  const std::string text = explanation_text(diagnose(logs), logs);
+  const Evidence evidence = evidence_of(kLog);
+  const std::string text = explanation_text(diagnose(evidence.logs), evidence);
   std::istringstream in(text);
   std::string line;
   std::string last;
@@ -80,11 +72,12 @@ TEST_CASE("lines are at most 100 columns and the last names a command") {
 }
 
 TEST_CASE("a log without a message is unknown, without a record, with what to collect") {
-  const auto logs = logs_of("all is well\n");
-  const Json json = explanation_json(diagnose(logs), logs);
+  const Evidence evidence = evidence_of("all is well\n");
+  const Json json = explanation_json(diagnose(evidence.logs), evidence);
   CHECK(json.at("findings").as_array()[0].at("cause").as_string() == "unknown");
   CHECK(json.at("findings").as_array()[0].at("confidence").as_string() == "unknown");
   CHECK(json.at("findings").as_array()[0].at("record").is_null());
   CHECK(json.at("facts").at("message").is_null());
-  CHECK(explanation_text(diagnose(logs), logs).find("dmesg -T > kernel.log") != std::string::npos);
+  CHECK(explanation_text(diagnose(evidence.logs), evidence).find("dmesg -T > kernel.log") !=
+        std::string::npos);
 }

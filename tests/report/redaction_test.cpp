@@ -2,7 +2,13 @@
 
 #include <doctest/doctest.h>
 
-using namespace lowtide;
+#include "src/base/json.h"
+#include "src/evidence/snapshot_analysis.h"
+#include "src/report/snapshot_page.h"
+#include "src/report/snapshot_report.h"
+#include "tests/evidence/made_snapshots.h"
+
+using namespace lowtide;  // the tests of one header
 
 TEST_CASE("paths, hosts, addresses and people go, what helps stays") {
   Redactor redactor;
@@ -46,4 +52,37 @@ TEST_CASE("JSON keeps its keys and numbers") {
   value["n"] = 3;
   value["list"].push_back("/home/ann/y");
   CHECK(to_text(redactor.json(value)) == R"({"/home/ann/x":"<path>/x","n":3,"list":["<path>/y"]})");
+}
+
+TEST_CASE("a path keeps its file, and its place in an installed package") {
+  Redactor redactor;
+  CHECK(redactor.path("/home/ann/job/model.py") == "<path>/model.py");
+  CHECK(redactor.path("job/model.py") == "<path>/model.py");
+  CHECK(redactor.path("C:\\Users\\ann\\job\\model.py") == "<path>/model.py");
+  CHECK(redactor.path("/home/ann/.venv/lib/python3.12/site-packages/torch/nn/functional.py") ==
+        "<path>/site-packages/torch/nn/functional.py");
+  CHECK(redactor.path("/tmp/torchinductor_ann/ab/cab.py") == "<path>/torchinductor/ab/cab.py");
+  CHECK(redactor.path("/tmp/torchinductor_ann") == "<path>/torchinductor");
+  CHECK(redactor.path("??") == "??");
+  CHECK(redactor.path("Optimizer.step#SGD.step") == "Optimizer.step#SGD.step");
+}
+
+TEST_CASE("a redacted snapshot says nothing of its folders and people, and the same numbers") {
+  Snapshot snapshot = read_made(small_snapshot().pickle(Dialect::kPython, 4, {}));
+  snapshot.name = "/home/ann/dumps/made.pickle";
+  snapshot.settings.configuration = "on node17.lab.org by ann";
+  const SnapshotAnalysis before = analyse(snapshot);
+  CHECK(to_text(snapshot_json(snapshot, before)).find("ann") != std::string::npos);
+  CHECK(snapshot_page(snapshot).find("node17") != std::string::npos);
+  redact(snapshot);
+  const SnapshotAnalysis after = analyse(snapshot);
+  const std::string json = to_text(snapshot_json(snapshot, after));
+  for (const char* secret : {"/ann", "by ann", "node17", "/home", "dumps"}) {
+    CAPTURE(secret);
+    CHECK(json.find(secret) == std::string::npos);
+    CHECK(snapshot_page(snapshot).find(secret) == std::string::npos);
+  }
+  CHECK(after.devices[0].peak.bytes == before.devices[0].peak.bytes);
+  REQUIRE(after.devices[0].user_lines.size() == before.devices[0].user_lines.size());
+  CHECK(after.devices[0].user_lines[0].line == before.devices[0].user_lines[0].line);
 }

@@ -7,6 +7,7 @@ step.pickle     one training step on device 0, recorded from the beginning, with
 later.pickle    the same some steps later: a list of losses has grown
 call.pickle     what an attacker would write: a call of os.getcwd
 cut.pickle      step.pickle without its end
+holes.pickle    on device 1: a request that fails although there is room, in holes too small for it
 
 --large writes a trace of EVENTS events with the stacks of a deep model, for measuring. --huge does so
 instruction by instruction, one block of 999 events again and again, for files that Python could not hold.
@@ -53,7 +54,8 @@ BACKWARD = []  # the autograd thread has no Python frames
 class Recorder:
     """A program's requests, laid out in segments as the allocator would for these few sizes."""
 
-    def __init__(self):
+    def __init__(self, device=0):
+        self.device = device
         self.events = []
         self.segments = {}
         self.live = {}
@@ -133,7 +135,7 @@ class Recorder:
             active = sum(b["size"] for b in segment["blocks"] if b["state"] == "active_allocated")
             segments.append(
                 {
-                    "device": 0,
+                    "device": self.device,
                     "address": base,
                     "total_size": segment["size"],
                     "allocated_size": active,
@@ -149,7 +151,7 @@ class Recorder:
             )
         return {
             "segments": segments,
-            "device_traces": [self.events],
+            "device_traces": [[]] * self.device + [self.events],
             "allocator_settings": {
                 "PYTORCH_CUDA_ALLOC_CONF": "",
                 "max_split_size": -1,
@@ -183,6 +185,17 @@ def train(steps, fails):
     if fails:
         run.event("oom", 11 * MIB, 640 * MIB, FORWARD)
     assert len(parameters) == 3
+    return run.snapshot()
+
+
+def holes():
+    """Two blocks of 7 MiB to a segment of 20: what is left of each is too small for anything."""
+    run = Recorder(device=1)
+    for _ in range(4):
+        run.alloc(7 * MIB, SETUP)
+    for i in range(16):
+        run.alloc(7 * MIB, LINEAR if i % 2 else FORWARD)
+    run.event("oom", 10 * MIB, 40 * MIB, LINEAR)
     return run.snapshot()
 
 
@@ -293,6 +306,7 @@ def main():
     step = pickle.dumps(train(1, True), protocol=4)
     (HERE / "step.pickle").write_bytes(step)
     (HERE / "later.pickle").write_bytes(pickle.dumps(train(4, False), protocol=2))
+    (HERE / "holes.pickle").write_bytes(pickle.dumps(holes(), protocol=5))
     (HERE / "cut.pickle").write_bytes(step[: len(step) * 2 // 3])
     (HERE / "call.pickle").write_bytes(pickle.dumps({"segments": Call()}, protocol=4))
 
