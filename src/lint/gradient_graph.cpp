@@ -192,6 +192,12 @@ bool GradientGraph::thrown_away(GraphId id) const {
       [&](GraphId at) -> const auto& { return uses_[static_cast<std::size_t>(at)]; });
 }
 
+bool GradientGraph::cut_somewhere(GraphId id) const {
+  return walk(
+      size(), id, [&](GraphId at) { return (*this)[at].cut ? Walk::kStop : Walk::kOn; },
+      [&](GraphId at) -> const auto& { return uses_[static_cast<std::size_t>(at)]; });
+}
+
 bool GradientGraph::dropped_somewhere(GraphId id) const {
   return walk(
       size(), id, [&](GraphId at) { return (*this)[at].dropped ? Walk::kStop : Walk::kOn; },

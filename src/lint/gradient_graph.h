@@ -24,6 +24,7 @@ struct LoopRun {
   int branch_depth = 0;  // of the body
   bool implicit = false;
   bool over_data = false;        // iterates a data loader, or what is named as one
+  bool evaluates = false;        // over a loader that is named so: val_loader
   bool over_parameters = false;  // iterates a module's parameters or layers
   std::int64_t trips = -1;       // when known
   int backwards = 0, own_backwards = 0, gradients = 0, steps = 0, zeroed = 0, forwards = 0,
@@ -64,6 +65,7 @@ struct GraphNode {
   bool retained = false;      // a backward with retain_graph=True did
   bool detached = false;      // detach_() cut it off
   bool escaped = false;       // handed to code that is not here
+  bool cut = false;           // used through detach()
   bool dropped = false;       // used through detach, item, a comparison
   bool kept = false;          // sits in a container that lives on
   bool other_branch = false;  // kJoin: its input as a branch left it in which it was not freed
@@ -119,6 +121,7 @@ class GradientGraph {
   // handed to unknown code. Call index_uses() after the last add().
   bool thrown_away(GraphId id) const;
   bool dropped_somewhere(GraphId id) const;
+  bool cut_somewhere(GraphId id) const;
   void index_uses();
 
  private:

@@ -32,6 +32,15 @@ Interpreter::Interpreter(const SyntaxTree& tree, Names& names, Vocabulary& vocab
         .create_graph = word("create_graph"),
         .maxlen = word("maxlen"),
         .wildcard = word("*")};
+  std::unordered_set<NodeId> callees;
+  for (const Node& node : tree_.nodes) {
+    if (node.kind == NodeKind::kCall) callees.insert(node.a);
+  }
+  for (NodeId id = 1; id < tree_.nodes.size(); ++id) {
+    if (tree_[id].kind == NodeKind::kAttribute && callees.count(id) == 0) {
+      handed_over_.insert(tree_[id].name);
+    }
+  }
   for (const Node& node : tree_.nodes) {
     if (node.kind != NodeKind::kCall || node.a == 0) continue;
     const Node& callee = tree_[node.a];
@@ -45,6 +54,17 @@ Interpreter::Interpreter(const SyntaxTree& tree, Names& names, Vocabulary& vocab
   }
   module_names_.erase(0);
   module_names_.erase(n_.self);
+  for (const Node& node : tree_.nodes) {
+    if (node.kind != NodeKind::kYield) continue;
+    NodeId innermost = 0;
+    for (NodeId id = 1; id < tree_.nodes.size(); ++id) {
+      const Node& function = tree_[id];
+      if (function.kind != NodeKind::kFunction && function.kind != NodeKind::kLambda) continue;
+      if (function.begin > node.begin || function.end < node.end) continue;
+      if (innermost == 0 || function.begin > tree_[innermost].begin) innermost = id;
+    }
+    generators_.insert(innermost);
+  }
 }
 
 void Interpreter::run() {
@@ -98,20 +118,27 @@ void Interpreter::run_class_root(ObjectId cls) {
       const NodeId node = heap_[function].node;
       if (tree_[node].kind != NodeKind::kFunction || tree_[node].name == n_.init) continue;
       if (entered_.count(node)) continue;
-      if (called_names_.count(tree_[node].name) != called) continue;
+      // A method that is handed over is a callback: it runs after what hands it over.
+      const Name name = tree_[node].name;
+      if ((called_names_.count(name) != 0 || handed_over_.count(name) != 0) != called) continue;
       methods.push_back(function);
     }
   };
   pick(false);
   pick(true);
-  if (methods.empty()) return;
   steps_ = 0;
   grad_ = GradMode::kOn;
   Arguments nothing;
   nothing.spread = true;
+  const Value* init = find_in_class(cls, n_.init);
+  const bool initialised = init != nullptr && init->object != 0 &&
+                           entered_.count(heap_[init->object].node) != 0;
+  if (methods.empty() && initialised) return;
   const Value self = instantiate(cls, nothing, heap_[cls].node);
+  if (methods.empty()) return;
   const bool module = class_is_module(cls);
   const bool lightning = class_derives(cls, "Lightning");
+  const bool trainer = class_derives(cls, "Trainer");
   const bool function = class_derives(cls, "Function") || class_derives(cls, "Dataset");
   if (function) return;
   const auto arguments_for = [&](ObjectId method) {
@@ -158,10 +185,12 @@ void Interpreter::run_class_root(ObjectId cls) {
         result = call_function(bound_method, again, node);
       }
       mark_escaped(result);
-      if ((lightning && name == "training_step") || (module && name == "forward")) {
+      const bool step = (lightning && name == "training_step") ||
+                        (trainer && (name == "compute_loss" || name == "training_step"));
+      if (step || (module && name == "forward")) {
         // Whoever calls these goes on to backward.
         Arguments plain;
-        if (name == "training_step") {
+        if (step) {
           backward(result, plain, node);
         } else {
           for (const GraphId id : histories(result)) graph_[id].escaped = true;
@@ -571,19 +600,96 @@ Interpreter::Flow Interpreter::run_loop(NodeId id, LoopRun run, const std::funct
   return Flow::kNormal;
 }
 
+Value Interpreter::callee_of(NodeId call) {
+  const NodeId callee = tree_[call].a;
+  if (tree_[callee].kind == NodeKind::kName) return look_up(tree_[callee].name);
+  if (tree_[callee].kind == NodeKind::kAttribute) {
+    return attribute(evaluate(tree_[callee].a), tree_[callee].name, callee);
+  }
+  return {};
+}
+
+std::optional<Interpreter::Generator> Interpreter::generator_in(NodeId iterable) {
+  if (generators_.empty() || tree_[iterable].kind != NodeKind::kCall) return std::nullopt;
+  const Value callee = callee_of(iterable);
+  if (callee.is(kIsExternal)) {
+    const std::string& path = names_.text(callee.text);
+    const bool counts = path == "builtins.enumerate";
+    if ((!counts && path.find("tqdm") == std::string::npos) || tree_.items(iterable).empty()) {
+      return std::nullopt;
+    }
+    auto inner = generator_in(tree_.items(iterable)[0]);
+    if (inner && counts) inner->counted = true;
+    return inner;
+  }
+  if (callee.object == 0 || heap_[callee.object].kind != ObjectKind::kFunction ||
+      heap_[callee.object].context_manager || generators_.count(heap_[callee.object].node) == 0) {
+    return std::nullopt;
+  }
+  return Generator{callee, iterable, false};
+}
+
+// The body runs where the generator yields: what it does is done in the generator's loops.
+Interpreter::Flow Interpreter::for_each_yielded(NodeId id, const Generator& generator) {
+  Frame* const mine = frame_;
+  const GradMode grad = grad_;
+  int times = 0;
+  const std::function<void()> body = [&] {
+    ++times;
+    Frame* const theirs = frame_;
+    std::vector<Heap::Changes>* const left_before = left_early_;
+    std::vector<Heap::Changes> left;
+    const GradMode grad_there = grad_;
+    frame_ = mine;
+    left_early_ = &left;
+    grad_ = grad;
+    frame_->statement = id;
+    Value value = theirs->latest;
+    if (generator.counted) value = tuple_of({number(), value}, id);
+    assign(tree_[id].a, value, id);
+    block(tree_[id].c);
+    for (const Heap::Changes& changes : left) {
+      for (const Heap::Change& change : changes) {
+        if (change.value) heap_.widen(change.object, change.key, *change.value);
+      }
+    }
+    grad_ = grad_there;
+    left_early_ = left_before;
+    frame_ = theirs;
+  };
+  run_loop(id, LoopRun{}, [&] {
+    Arguments given = arguments(generator.call);
+    const int before = times;
+    const Value yielded = call_value(generator.callee, given, generator.call, &body);
+    if (times == before) {  // too deep to be entered
+      assign(tree_[id].a, element_of(yielded), id);
+      return block(tree_[id].c);
+    }
+    // Its own loop has shown what one iteration finds of the other.
+    return times - before > 1 ? Flow::kStopped : Flow::kNormal;
+  });
+  for (const NodeId item : tree_.items(id)) block(item);
+  return Flow::kNormal;
+}
+
 Interpreter::Flow Interpreter::for_statement(NodeId id) {
   const Node& node = tree_[id];
+  if (const auto generator = generator_in(node.b)) return for_each_yielded(id, *generator);
   const Value iterable = evaluate(node.b);
   LoopRun run;
   run.over_data = is_loader(iterable);
+  run.evaluates = run.over_data && words_.like_evaluation(iterable.hint);
   if (iterable.object != 0) {
     const Object& object = heap_[iterable.object];
     run.over_parameters = object.is_module || is_module(iterable);
     if (const Value* element = heap_.find(iterable.object, n_.element)) {
-      if (element->has(kLeaf) || is_module(*element)) run.over_parameters = true;
+      const auto part_of_model = [&](const Value& value) {
+        return value.has(kLeaf) || value.has(kStateDict) || is_module(value);
+      };
+      if (part_of_model(*element)) run.over_parameters = true;
       if (element->object != 0 && heap_[element->object].kind == ObjectKind::kTuple) {
         for (const Value& field : heap_[element->object].fields) {
-          if (field.has(kLeaf)) run.over_parameters = true;
+          if (part_of_model(field)) run.over_parameters = true;
         }
       }
     }
@@ -647,13 +753,7 @@ Interpreter::Flow Interpreter::with_statement(NodeId id, std::size_t index) {
 
   // A generator of the file as a context manager: the body runs where it yields.
   if (tree_[expression].kind == NodeKind::kCall) {
-    const NodeId callee_node = tree_[expression].a;
-    Value callee;
-    if (tree_[callee_node].kind == NodeKind::kName) {
-      callee = look_up(tree_[callee_node].name);
-    } else if (tree_[callee_node].kind == NodeKind::kAttribute) {
-      callee = attribute(evaluate(tree_[callee_node].a), tree_[callee_node].name, callee_node);
-    }
+    const Value callee = callee_of(expression);
     if (callee.object != 0 && heap_[callee.object].kind == ObjectKind::kFunction &&
         heap_[callee.object].context_manager) {
       Arguments given = arguments(expression);
@@ -686,6 +786,21 @@ Interpreter::Flow Interpreter::with_statement(NodeId id, std::size_t index) {
     const Flow flow = with_statement(id, index + 1);
     grad_ = saved;
     return flow;
+  }
+  // One of another file that is named for evaluation, or for no_grad, does what it is named for.
+  if (context.object == 0 || heap_[context.object].kind != ObjectKind::kInstance) {
+    const Name called = tree_[expression].kind == NodeKind::kCall
+                            ? tree_[tree_[expression].a].name
+                            : tree_[expression].name;
+    const std::string& text = names_.text(called);
+    if (words_.like_evaluation(called) || text.find("no_grad") != std::string::npos ||
+        text.find("inference") != std::string::npos) {
+      grad_ = GradMode::kOff;
+      if (target != 0) assign(target, context, id);
+      const Flow flow = with_statement(id, index + 1);
+      grad_ = saved;
+      return flow;
+    }
   }
   Value entered = context;
   const Value* exit = nullptr;
@@ -1056,6 +1171,16 @@ void Interpreter::store_item(NodeId target, const Value& value, NodeId site) {
     heap_.write(container, key.only(kIsString) ? key.text : index_key(key.number), kept);
     return;
   }
+  if (key.has(kKeyOf) && key.number == container) {
+    // for key in d: d[key] = ... replaces all that was there.
+    const std::vector<Slot> slots = heap_[container].slots;
+    for (const Slot& slot : slots) {
+      if (slot.key == n_.element || names_.text(slot.key)[0] != '$') {
+        heap_.write(container, slot.key, value);
+      }
+    }
+    return;
+  }
   const ObjectKind kind = heap_[container].kind;
   if (kind == ObjectKind::kDict || kind == ObjectKind::kOpaque) {
     CacheStore cache{};
@@ -1069,7 +1194,25 @@ void Interpreter::store_item(NodeId target, const Value& value, NodeId site) {
     cache.from_module = value.has(kModuleOutput);
     if (!key.has(kFromSize) && frame_->node != 0) seen_.caches.push_back(cache);
   }
-  store_into(container, value, site, false);
+  store_into(container, value, site, first != 0 && is_fixed(first));
+}
+
+// An index made of attributes of `self` and of numbers: the same entry each time.
+bool Interpreter::is_fixed(NodeId index) const {
+  const Node& node = tree_[index];
+  switch (node.kind) {
+    case NodeKind::kNumber:
+    case NodeKind::kString:
+      return true;
+    case NodeKind::kAttribute:
+      return tree_[node.a].kind == NodeKind::kName && tree_[node.a].name == n_.self;
+    case NodeKind::kBinary:
+      return is_fixed(node.a) && is_fixed(node.b);
+    case NodeKind::kUnary:
+      return is_fixed(node.a);
+    default:
+      return false;
+  }
 }
 
 // ---------------------------------------------------------------- objects
@@ -1115,6 +1258,14 @@ Value Interpreter::list_of(const Value& element, NodeId id) {
 }
 
 Name Interpreter::index_key(std::int64_t index) { return names_.intern(concat("#", index)); }
+
+Value Interpreter::key_of(ObjectId dict) {
+  Value key;
+  key.kinds = kIsString;
+  key.flags = kKeyOf;
+  key.number = dict;
+  return key;
+}
 
 Value Interpreter::tuple_of(std::vector<Value> fields, NodeId id) {
   Value value = object_value(make(ObjectKind::kTuple, id));
@@ -1271,6 +1422,24 @@ bool Interpreter::is_loader(const Value& value) {
   return false;
 }
 
+bool Interpreter::is_record(ObjectId id) {
+  const Object& object = heap_[id];
+  if (object.kind != ObjectKind::kInstance || class_is_module(object.parent)) return false;
+  const NodeId body = tree_[heap_[object.parent].node].a;
+  if (body == 0 || tree_[body].kind != NodeKind::kBlock) return false;
+  const bool made_by_init = find_in_class(object.parent, n_.init) != nullptr;
+  bool fields = false;
+  for (const NodeId item : tree_.items(body)) {
+    const Node& member = tree_[item];
+    if (member.kind == NodeKind::kAssign && member.c != 0) fields = true;
+    if (made_by_init && member.kind == NodeKind::kFunction &&
+        names_.text(member.name).rfind("__", 0) != 0) {
+      return false;
+    }
+  }
+  return made_by_init || fields;
+}
+
 bool Interpreter::is_frozen(ObjectId module) {
   for (int depth = 0; module != 0 && depth < 6; ++depth) {
     const Value* frozen = heap_.find(module, n_.frozen);
@@ -1327,8 +1496,10 @@ void Interpreter::collect(const Value& value, std::vector<GraphId>& out, int dep
   for (const ObjectId id : {value.object, value.other}) {
     if (id == 0) continue;
     const ObjectKind kind = heap_[id].kind;
-    if (kind != ObjectKind::kList && kind != ObjectKind::kTuple && kind != ObjectKind::kDict)
+    if (kind != ObjectKind::kList && kind != ObjectKind::kTuple && kind != ObjectKind::kDict &&
+        !is_record(id)) {
       continue;
+    }
     for (std::size_t i = 0; i < heap_[id].fields.size(); ++i) {
       collect(Value(heap_[id].fields[i]), out, depth + 1);
     }
@@ -1491,10 +1662,13 @@ Value Interpreter::stored_alias(const Value& value, std::vector<GraphId>& aliase
   }
   if (value.object == 0 || depth >= 2) return out;
   const ObjectKind kind = heap_[value.object].kind;
-  if (kind != ObjectKind::kTuple && kind != ObjectKind::kList && kind != ObjectKind::kDict)
+  if (kind != ObjectKind::kTuple && kind != ObjectKind::kList && kind != ObjectKind::kDict &&
+      !is_record(value.object)) {
     return out;
+  }
   if (histories(value).empty()) return out;
   const ObjectId copy = make(kind, heap_[value.object].node);
+  heap_[copy].parent = heap_[value.object].parent;
   const std::vector<Value> fields = heap_[value.object].fields;
   const std::vector<Slot> slots = heap_[value.object].slots;
   for (const Value& field : fields) {
@@ -1521,8 +1695,11 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
     stored.site = site_for(0, stored.aliases.empty() ? 0 : graph_[stored.aliases[0]].inputs[0]);
     const WhereId birth = heap_[container].birth;
     for (WhereId at = where_; at != 0; at = graph_.where(at).parent) {
-      const int pass = graph_.pass_of(birth, graph_.where(at).loop);
-      if (pass == 0 || pass < graph_.where(at).pass) stored.loops.push_back(graph_.where(at).loop);
+      const LoopId loop = graph_.where(at).loop;
+      const int pass = graph_.pass_of(birth, loop);
+      if (pass != 0 && pass >= graph_.where(at).pass) continue;
+      if (copy && !takes_rounds(graph_.loop(loop).node)) continue;
+      stored.loops.push_back(loop);
     }
     const ObjectKind kind = heap_[container].kind;
     if (kind == ObjectKind::kOpaque) {
@@ -1541,6 +1718,19 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
     heap_.widen(container, n_.element, alias);
   }
   return alias;
+}
+
+// Whether the loop's iterations are rounds of training, by what stands in it: copies of a layer in a
+// loop are how a deep model is made.
+bool Interpreter::takes_rounds(NodeId loop) const {
+  std::string text(tree_.text(loop));
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  for (const char* word : {"epoch", "train", "step", "backward", "fit(", "round", "learn", "update",
+                           "cycle", "save", "checkpoint", "snapshot"}) {
+    if (text.find(word) != std::string::npos) return true;
+  }
+  return false;
 }
 
 void Interpreter::clear_container(ObjectId container) {

@@ -25,6 +25,19 @@ bool ends_with(std::string_view text, std::string_view end) {
 
 bool is_capital(std::string_view word) { return !word.empty() && word[0] >= 'A' && word[0] <= 'Z'; }
 
+// "scaled_backward", "do_backward_pass"; not "require_backward", "register_backward_hook".
+bool runs_backward(std::string_view name) {
+  static const auto* const other = new std::unordered_set<std::string_view>{
+      "require", "requires", "register", "hook", "hooks", "set", "enable", "disable", "is", "has",
+      "needs", "before", "after", "pre", "post", "on", "skip", "no", "get", "check", "can"};
+  bool found = false;
+  for (const std::string& word : words_of(name)) {
+    if (other->count(word) != 0) return false;
+    found = found || word == "backward";
+  }
+  return found;
+}
+
 std::string with_thousands(std::int64_t value) {
   const std::string digits = std::to_string(value);
   std::string out;
@@ -176,7 +189,23 @@ Value Interpreter::call_value(const Value& callee, Arguments& given, NodeId id,
 Value Interpreter::parameter_default(NodeId parameter, Frame& frame) {
   const Node& node = tree_[parameter];
   (void)frame;
+  // Who calls it with another number is not in the file.
+  if (node.a != 0 && tree_[node.a].kind == NodeKind::kNumber) return evaluate(node.a);
   if (node.b != 0) {
+    // A config or a batch of the file: what it holds is known.
+    if (tree_[node.b].kind == NodeKind::kName) {
+      if (const Value* type = heap_.find(module_scope_, tree_[node.b].name);
+          type != nullptr && type->object != 0 && heap_[type->object].kind == ObjectKind::kClass &&
+          find_in_class(type->object, n_.init) == nullptr && !class_is_module(type->object) &&
+          !has_unknown_base(type->object)) {
+        Arguments nothing;
+        Value record = instantiate(type->object, nothing, parameter);
+        if (is_record(record.object)) {
+          record.hint = node.name;
+          return record;
+        }
+      }
+    }
     const std::string_view type = tree_.text(node.b);
     if (type == "int" || type == "float" || type == "bool") return number();
     if (type == "str") {
@@ -188,8 +217,7 @@ Value Interpreter::parameter_default(NodeId parameter, Frame& frame) {
   Value value = opaque(parameter, node.name);
   if (node.a != 0 && tree_[node.a].kind == NodeKind::kNoneValue) value.kinds |= kIsNone;
   if (node.a != 0 &&
-      (tree_[node.a].kind == NodeKind::kNumber || tree_[node.a].kind == NodeKind::kTrue ||
-       tree_[node.a].kind == NodeKind::kFalse)) {
+      (tree_[node.a].kind == NodeKind::kTrue || tree_[node.a].kind == NodeKind::kFalse)) {
     return number();
   }
   return value;
@@ -434,7 +462,10 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
         return call_value(member, given, id);
       }
       if (role == MethodRole::kModuleQuiet) return module_method(receiver, method, given, id);
-      if (name == "log" || name == "log_dict") return none();
+      if (name == "log" || name == "log_dict") {
+        check_logged(name, given, id);
+        return none();
+      }
       Value unknown = member;
       unknown.hint = method;
       // What a module of the file calls is a part of it, unless its name says otherwise.
@@ -466,6 +497,8 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
     } else if (is_module(receiver)) {
       note_step();  // an engine that clears gradients itself
       note_zeroed();
+    } else if (where_ != 0 && words_.like_environment(receiver.hint)) {
+      graph_.loop(graph_.where(where_).loop).over_data = true;
     }
     return opaque(id, method);
   }
@@ -490,6 +523,24 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
     }
     if (name == "unscale_") return none();
     if (!given.positional.empty()) return given.positional[0];
+  }
+  if (name == "add_argument") {
+    if (const Value* fallback = given.keyword(names_.intern("default"));
+        fallback != nullptr && fallback->has(kKnownNumber)) {
+      for (const Value& option : given.positional) {
+        if (!option.only(kIsString) || option.text == 0) continue;
+        std::string word = names_.text(option.text);
+        word.erase(0, word.find_first_not_of('-'));
+        std::replace(word.begin(), word.end(), '-', '_');
+        if (!word.empty()) options_.emplace_back(names_.intern(word), *fallback);
+      }
+    }
+    return none();
+  }
+  if (name == "parse_args") {
+    Value out = opaque(id, names_.intern("args"));
+    for (const auto& [option, value] : options_) heap_.write(out.object, option, value);
+    return out;
   }
   if (name == "prepare" || name == "setup") {
     if (given.positional.size() == 1) return given.positional[0];
@@ -554,6 +605,7 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
     Value out = receiver;
     return out;
   }
+  check_logged(name, given, id);
   Value callee;
   callee.hint = method;
   return call_unknown(method, callee, given, id, /*method=*/true);
@@ -667,16 +719,11 @@ Value Interpreter::container_method(const Value& receiver, Name method, MethodRo
       break;
   }
   if (name == "items") {
-    Value key;
-    key.kinds = kIsString;
-    const Value out = list_of(tuple_of({key, element_of(receiver)}, id), id);
-    return out;
+    return list_of(tuple_of({key_of(object), element_of(receiver)}, id), id);
   }
   if (name == "values") return list_of(element_of(receiver), id);
   if (name == "copy") return receiver;
-  Value key;
-  key.kinds = kIsString;
-  if (name == "keys") return list_of(key, id);
+  if (name == "keys") return list_of(key_of(object), id);
   return number();
 }
 
@@ -714,6 +761,7 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
       return out;
     }
     case MethodRole::kDetach: {
+      for (const GraphId history : histories(receiver)) graph_[history].cut = true;
       Value out = without_history(receiver);
       return out;
     }
@@ -750,6 +798,8 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
       break;
   }
   if (name == "register_hook") return none();
+  // A distribution's: rsample is the one that gradients pass.
+  if (name == "sample") return without_history(receiver);
   if ((name == "max" || name == "min" || name == "median") &&
       (!given.positional.empty() || !given.keywords.empty()) &&
       (given.positional.empty() || given.positional[0].only(kIsNumber))) {
@@ -910,12 +960,21 @@ Value Interpreter::call_module(const Value& module, Arguments& given, NodeId id,
     result.flags |= kModuleOutput;
     if (graph_[result.history].op == GraphOp::kForward) graph_[result.history].module = object;
   }
-  if (module_depth_ == 0) {
-    const std::string path = kind == ObjectKind::kLibrary ? path_of(object) : std::string();
-    if (!ends_with(path, "Loss")) note_forward(result, module, given, id);
-    run_hooks(result);
-  }
+  const std::string path = kind == ObjectKind::kLibrary ? path_of(object) : std::string();
+  if (!ends_with(path, "Loss")) note_forward(result, module, given, id);
+  if (module_depth_ == 0) run_hooks(result);
   return result;
+}
+
+// Whether a part of the sequence is of a class of the file, whose forward is there to be run.
+bool Interpreter::has_own_code(ObjectId sequence) {
+  const std::vector<Value>& parts = heap_[sequence].fields;
+  return std::any_of(parts.begin(), parts.end(), [&](const Value& part) {
+    if (part.object == 0) return false;
+    const Object& object = heap_[part.object];
+    return object.kind == ObjectKind::kInstance ||
+           (object.kind == ObjectKind::kLibrary && has_own_code(part.object));
+  });
 }
 
 Value Interpreter::call_library_module(ObjectId module, Arguments& given, NodeId id) {
@@ -925,6 +984,20 @@ Value Interpreter::call_library_module(ObjectId module, Arguments& given, NodeId
     Value out = tensor_from(GraphOp::kFunction, given, nullptr, id);
     out.flags |= kReduced;
     return out;
+  }
+  if (last == "Sequential" && given.positional.size() == 1 && has_own_code(module)) {
+    const std::vector<Value> parts = heap_[module].fields;
+    Value passed = given.positional[0];
+    if (is_frozen(module)) ++frozen_depth_;
+    ++module_depth_;
+    for (const Value& part : parts) {
+      Arguments one;
+      one.positional = {passed};
+      passed = call_value(part, one, id);
+    }
+    --module_depth_;
+    if (is_frozen(module)) --frozen_depth_;
+    return passed.history != 0 ? tensor(GraphOp::kForward, {passed}, id) : passed;
   }
   static const auto* const without_parameters = new std::unordered_set<std::string_view>{
       "ReLU",      "GELU",       "Sigmoid",     "Tanh",
@@ -956,11 +1029,12 @@ Value Interpreter::call_library_module(ObjectId module, Arguments& given, NodeId
 
 void Interpreter::note_forward(const Value& result, const Value& module, const Arguments& given,
                                NodeId id) {
-  count(&LoopRun::forwards);
+  if (module_depth_ == 0 && module.object != 0) count(&LoopRun::forwards);
   if (grad_ != GradMode::kOn) return;
   const std::vector<GraphId> outputs = histories(result);
   if (outputs.empty()) return;
   ForwardRun run{};
+  run.inner = module_depth_ > 0;
   run.result = outputs[0];
   run.call = id;
   run.site = frame_->statement;
@@ -1051,6 +1125,27 @@ void Interpreter::note_optimizer(const Value& used) {
   if (!made_here && !is_module(used)) seen_.unknown_optimizer = true;
 }
 
+// A log that is given a whole output holds it, or copies it, each step.
+void Interpreter::check_logged(std::string_view method, const Arguments& given, NodeId id) {
+  if (method != "log" && method != "log_metrics" && method != "log_dict" && method != "track") {
+    return;
+  }
+  for (const Value& value : given.positional) {
+    if (value.object == 0 || heap_[value.object].kind != ObjectKind::kDict) continue;
+    for (const Slot& slot : heap_[value.object].slots) {
+      if (!slot.value.has(kModuleOutput) || slot.value.has(kReduced)) continue;
+      const auto is_number = [&](Name name) {
+        return words_.like_loss(name) || words_.like_metric(name);
+      };
+      if (is_number(slot.key) || is_number(slot.value.hint)) continue;
+      seen_.direct.push_back({"tensor-held", id,
+                              concat("the whole of \"", names_.text(slot.key),
+                                     "\", a module's output, is handed to the log; log a number "
+                                     "or a small sample of it")});
+    }
+  }
+}
+
 Value Interpreter::optimizer_made(Arguments& given, NodeId id, const std::string& path) {
   seen_.any_optimizer = true;
   std::vector<GraphId> open;
@@ -1097,6 +1192,7 @@ Value Interpreter::call_builtin(std::string_view name, Arguments& given, NodeId 
   if (name == "enumerate") {
     Value out = list_of(tuple_of({number(), element_of(first)}, id), id);
     if (is_loader(first)) out.flags |= kLoaderValue;
+    out.hint = first.hint;
     return out;
   }
   if (name == "zip") {
@@ -1124,6 +1220,19 @@ Value Interpreter::call_builtin(std::string_view name, Arguments& given, NodeId 
     if (element.history != 0) {
       Value out = tensor(GraphOp::kArithmetic, {element}, id);
       out.flags |= element.flags & kReduced;
+      const LoopId loop = first.object != 0 ? heap_[first.object].made_by : 0;
+      if (loop != 0 && out.history != 0) {
+        CarriedOver event{};
+        event.by = CarriedOver::By::kArithmetic;
+        event.result = out.history;
+        event.carried = element.history;
+        event.loop = loop;
+        event.site = frame_->statement;
+        event.function = frame_->node;
+        event.root = root_method_;
+        event.was_freed = graph_[element.history].freed;
+        seen_.carried.push_back(event);
+      }
       return out;
     }
     Value out;
@@ -1248,12 +1357,14 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
     return context(mode == GradMode::kOn ? "$on" : (mode == GradMode::kOff ? "$off" : "$either"));
   }
   if (ends_with(path, "autograd.grad")) {
+    const Value* outputs = given.keyword(names_.intern("outputs"));
+    const Value target = outputs != nullptr ? *outputs : first;
     const Value* create = given.keyword(n_.create_graph);
     const Value* retain = given.keyword(n_.retain_graph);
     const bool graph = create != nullptr && !(create->has(kKnownNumber) && create->number == 0);
     const bool keep =
         graph || (retain != nullptr && retain->has(kKnownNumber) && retain->number == 1);
-    for (const GraphId history : histories(first)) {
+    for (const GraphId history : histories(target)) {
       graph_.run_backward(history, id, where_, /*retain=*/false, !keep, /*trains=*/false);
     }
     if (!graph) {
@@ -1262,10 +1373,11 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
       out.kinds = kIsTensor;
       return out;
     }
-    return tensor(GraphOp::kFunction, {first}, id);
+    return tensor(GraphOp::kFunction, {target}, id);
   }
   if (ends_with(path, "autograd.backward")) {
-    backward(first, given, id);
+    const Value* tensors = given.keyword(names_.intern("tensors"));
+    backward(tensors != nullptr ? *tensors : first, given, id);
     return none();
   }
   if (starts_with(path, "torch.optim.") && is_capital(last)) {
@@ -1344,6 +1456,7 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
         part = part ? heap_.joined(*part, element, where_) : element;
       }
       if (part) heap_.write(out.object, n_.modules, *part);
+      if (last == "Sequential" && !given.spread) heap_[out.object].fields = given.positional;
     }
     return out;
   }
@@ -1412,6 +1525,10 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
       return tuple_of({values, indices}, id);
     }
     case FunctionRole::kJoinUp: {
+      // What is joined is a sequence: where the name may also stand for a tensor, it does not here.
+      if (!given.positional.empty() && first.object != 0 && first.is(kIsObject)) {
+        given.positional[0].history = 0;
+      }
       const Value out = tensor_from(GraphOp::kFunction, given, nullptr, id);
       if (out.history != 0) note_carried(out.history, GraphOp::kFunction, id, true);
       return out;
@@ -1560,22 +1677,8 @@ Value Interpreter::call_external(const std::string& path, Arguments& given, Node
       starts_with(path, "wandb.") || starts_with(path, "mlflow.") ||
       starts_with(path, "sklearn.") || starts_with(path, "scipy.")) {
     for (const Value& value : given.positional) mark_dropped(value);
-    if (path == "wandb.log" || path == "wandb.run.log") {
-      for (const Value& value : given.positional) {
-        if (value.object == 0 || heap_[value.object].kind != ObjectKind::kDict) continue;
-        const std::vector<Slot> slots = heap_[value.object].slots;
-        for (const Slot& slot : slots) {
-          if (slot.value.has(kModuleOutput) && !slot.value.has(kReduced)) {
-            seen_.direct.push_back(
-                {"tensor-held", id,
-                 concat("the whole of \"", names_.text(slot.key),
-                        "\", a module's output, is handed to the log; log a number or a small "
-                        "sample of it")});
-          }
-        }
-      }
-      return none();
-    }
+    if (path == "wandb.init") return opaque(id, names_.intern("logger"));
+    check_logged(last, given, id);
     Value out = number();
     if (starts_with(path, "numpy.") || starts_with(path, "pandas.")) out = Value{};
     return out;
@@ -1666,6 +1769,9 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
       if (is_loss(value)) backward(value, nothing, id);
     }
     note_step();
+    if (name.find("scale") == std::string::npos && name.find("backward") == std::string::npos) {
+      note_zeroed();
+    }
     return Value{};
   }
   if (has_optimizer) {
@@ -1677,7 +1783,7 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
     note_zeroed();
     return none();
   }
-  if (name.find("backward") != std::string::npos && !given.positional.empty()) {
+  if (runs_backward(name) && !given.positional.empty()) {
     backward(given.positional[0], given, id);
     return none();
   }
@@ -1690,6 +1796,11 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
              name.rfind("create", 0) != 0 && name.rfind("load", 0) != 0 &&
              name.rfind("init", 0) != 0 && name.rfind("save", 0) != 0 && name.rfind("set", 0) != 0);
   if (module_like && callee.object != 0) return call_module(callee, given, id, 0);
+  const bool factory = name.rfind("build", 0) == 0 || name.rfind("make", 0) == 0 ||
+                       name.rfind("create", 0) == 0 || name.rfind("load", 0) == 0 ||
+                       name.rfind("prepare", 0) == 0 || name.rfind("setup", 0) == 0 ||
+                       name.rfind("init", 0) == 0 || name.rfind("parse", 0) == 0;
+  if (factory && inputs.empty()) return opaque(id, 0);
   if (hint != 0 && words_.like_loss(hint) && !words_.like_metric(hint)) {
     if (grad_ == GradMode::kOff) {
       Value out;
@@ -1705,11 +1816,7 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
     for (const GraphId history : inputs) graph_[history].dropped = true;
     return opaque(id, hint);
   }
-  if (name.rfind("build", 0) == 0 || name.rfind("make", 0) == 0 || name.rfind("create", 0) == 0 ||
-      name.rfind("load", 0) == 0 || name.rfind("get_", 0) == 0 || name.rfind("prepare", 0) == 0 ||
-      name.rfind("setup", 0) == 0 || name.rfind("init", 0) == 0 || name.rfind("parse", 0) == 0) {
-    if (inputs.empty()) return opaque(id, 0);
-  }
+  if (name.rfind("get_", 0) == 0 && inputs.empty()) return opaque(id, 0);
   for (const GraphId history : inputs) graph_[history].escaped = true;
   if (has_loader && inputs.empty()) {
     Value out = opaque(id, names_.intern("loader"));
@@ -1719,6 +1826,18 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
   if (grad_ != GradMode::kOff) {
     const Value made = tensor_from(GraphOp::kCall, given, nullptr, id);
     out.history = made.history;
+    const bool given_something =
+        std::any_of(given.positional.begin(), given.positional.end(), [](const Value& value) {
+          return (value.kinds & (kIsTensor | kIsUnknown | kIsObject)) != 0;
+        });
+    if (inputs.empty() && given_something && (method || callee.object != 0)) {
+      Value what;
+      what.hint = hint;
+      note_forward(out, what, given, id);
+      if (!seen_.forwards.empty() && seen_.forwards.back().result == out.history) {
+        seen_.forwards.back().unknown = true;
+      }
+    }
     // It may give back what it was given; nobody knows its history before backward is called on it.
   }
   return out;

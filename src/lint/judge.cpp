@@ -292,17 +292,25 @@ class Judge {
     std::set<NodeId> functions_done;
     // A call that serves training too is no mistake where another caller evaluates with it.
     std::set<NodeId> trained;
+    std::set<ObjectId> trained_modules;
     for (const ForwardRun& run : seen_.forwards) {
-      if (graph_[run.result].backwarded) trained.insert(run.call);
+      if (!graph_[run.result].backwarded) continue;
+      trained.insert(run.call);
+      trained_modules.insert(run.module);
     }
     for (const ForwardRun& run : seen_.forwards) {
+      if (run.unknown) {
+        unknown_not_needed(run);
+        continue;
+      }
       if (!graph_.has_history(run.result)) continue;
       if (!graph_[run.result].backwarded && trained.count(run.call) != 0) continue;
       if (graph_[run.result].backwarded || graph_[run.result].confirmed) {
-        not_optimized(run);
+        if (!run.inner) not_optimized(run);
         continue;
       }
-      bool in_training = false, over_data = false, looped = false;
+      bool in_training = false, over_data = false, looped = false, around_training = false;
+      bool over_evaluation_data = false;
       NodeId loop_node = 0;
       const LoopId closest = innermost(run.where);
       if (closest != 0) {
@@ -313,19 +321,33 @@ class Judge {
         const LoopRun& loop = graph_.loop(graph_.where(at).loop);
         if (loop.implicit) continue;
         looped = true;
-        if (loop.over_data && loop.backwards == 0) {
+        if (loop.backwards > 0) {
+          around_training = true;
+        } else if (loop.over_data) {
           over_data = true;
+          over_evaluation_data = over_evaluation_data || loop.evaluates;
           if (loop_node == 0) loop_node = loop.node;
         }
       }
-      if (in_training) {
+      if (run.inner) {
+        if (in_training || around_training) part_not_needed(run);
+        continue;
+      }
+      const bool thrown_away = graph_.thrown_away(run.result);
+      // A function that evaluates may be called right among the training steps.
+      const bool evaluates_among_steps =
+          thrown_away &&
+          (run.in_evaluation || (run.eval_mode && trained_modules.count(run.module) != 0));
+      if (in_training && !evaluates_among_steps) {
         not_needed(run);
         continue;
       }
       if (run.in_test) continue;
-      const bool thrown_away = graph_.thrown_away(run.result);
-      const bool evaluation = run.eval_mode || run.in_evaluation;
-      if (!evaluation) continue;
+      const bool evaluation = run.eval_mode || run.in_evaluation || over_evaluation_data;
+      if (!evaluation) {
+        if (around_training) not_needed(run);
+        continue;
+      }
       if (run.in_base_class && !(run.eval_mode && over_data)) continue;
       if (!run.eval_mode && !(over_data || (thrown_away && graph_.dropped_somewhere(run.result))))
         continue;
@@ -450,23 +472,50 @@ class Judge {
         Cost::kPeak, true);
   }
 
+  // Whoever detaches a result, and uses it in no other way, says himself that it has a graph.
+  void unknown_not_needed(const ForwardRun& run) {
+    if (run.inner || run.in_evaluation || graph_[run.result].confirmed) return;
+    bool training = false;
+    for (WhereId at = run.where; at != 0; at = graph_.where(at).parent) {
+      const LoopId loop = graph_.where(at).loop;
+      training = training || is_training(loop, run.root);
+    }
+    if (training && graph_.cut_somewhere(run.result)) not_needed(run);
+  }
+
+  // A forward that another forward runs: its own module must be one that nobody trains.
+  void part_not_needed(const ForwardRun& run) {
+    const bool by_optimizer = seen_.any_optimizer && !seen_.unknown_optimizer;
+    if (by_optimizer ? in_.is_optimized(run.module) : !words_.like_teacher(run.hint)) return;
+    not_needed(run);
+  }
+
   void retained() {
     std::map<NodeId, std::pair<bool, bool>> sites;  // needed again, reaches back
     std::set<NodeId> retaining;
     std::map<NodeId, GraphId> targets;
-    for (const BackwardRun& run : graph_.backward_runs()) {
+    std::set<NodeId> followed;
+    const std::vector<BackwardRun>& runs = graph_.backward_runs();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const BackwardRun& run = runs[i];
       if (!run.retain) continue;
       auto& [needed, back] = sites[run.origin];
       needed = needed || run.needed_again;
       back = back || run.reaches_back;
       retaining.insert(run.origin);
       targets[run.origin] = run.target;
+      for (std::size_t later = i + 1; later < runs.size(); ++later) {
+        const bool same_iteration = graph_.crossed(run.where, runs[later].where) == 0 &&
+                                    same_outermost(run.where, runs[later].where);
+        if (same_iteration && runs[later].target != run.target) followed.insert(run.origin);
+      }
     }
     for (const auto& [site, flags] : sites) {
       const auto [needed, back] = flags;
       if (needed && !back) continue;
       if (!graph_.has_history(targets[site])) continue;
-      if (!back && unknown_inputs(targets[site]) && backward_sites() > 1) continue;
+      // What unknown code computed may share its graph with the backward after this one.
+      if (!back && followed.count(site) != 0 && unknown_inputs(targets[site])) continue;
       if (tree_[site].kind != NodeKind::kCall) continue;
       add("retain-graph", site,
           back ? "retain_graph=True lets a later iteration run through this one's graph: detach "
@@ -478,10 +527,13 @@ class Judge {
     }
   }
 
-  std::size_t backward_sites() const {
-    std::set<NodeId> sites;
-    for (const BackwardRun& run : graph_.backward_runs()) sites.insert(run.origin);
-    return sites.size();
+  // Whether both places are in the same run of the outermost loop, or outside of all.
+  bool same_outermost(WhereId a, WhereId b) const {
+    const auto outermost = [&](WhereId at) {
+      while (at != 0 && graph_.where(at).parent != 0) at = graph_.where(at).parent;
+      return at != 0 ? graph_.where(at).loop : 0;
+    };
+    return outermost(a) == outermost(b);
   }
 
   // Whether something of unknown kind went into the value.

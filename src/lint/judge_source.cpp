@@ -32,6 +32,7 @@ class SourceJudge {
       : tree_(tree), names_(names), words_(words), has_fairscale_(has_fairscale) {}
 
   std::vector<RawFinding> run() {
+    blocks(tree_.root, 0);
     for (NodeId id = 1; id < tree_.nodes.size(); ++id) {
       const Node& node = tree_[id];
       switch (node.kind) {
@@ -263,17 +264,20 @@ class SourceJudge {
     if (backward == 0) return out;
     walk(tree_[backward].a, [&](NodeId at) {
       if (tree_[at].kind == NodeKind::kReturn && tree_[at].a != 0) {
-        if (tree_[tree_[at].a].kind == NodeKind::kTuple) {
+        const NodeKind kind = tree_[tree_[at].a].kind;
+        if (kind == NodeKind::kTuple) {
           const auto items = tree_.items(tree_[at].a);
           out.assign(items.begin(), items.end());
           for (const NodeId item : items) {
             if (tree_[item].kind == NodeKind::kStar) out.clear();
           }
+        } else if (kind == NodeKind::kBinary) {
+          out.clear();  // tuples put together
         } else {
           out.assign(1, tree_[at].a);
         }
       }
-      return true;
+      return tree_[at].kind != NodeKind::kFunction;
     });
     return out;
   }
@@ -329,12 +333,14 @@ class SourceJudge {
     static const auto* const verbs =
         new Set{"train",   "training", "step",    "infer",      "inference", "predict",
                 "forward", "generate", "denoise", "transcribe", "attention"};
+    static const auto* const makers = new Set{"get", "load", "create", "build", "make", "new",
+                                              "init", "setup", "prepare", "from"};
     const std::vector<std::string> words = words_of(last);
     for (const std::string& word : words) {
       if (verbs->count(word) != 0) return true;
     }
     return !words.empty() && words.size() < 3 && words.back() != "module" && words[0] != "import" &&
-           words[0] != "get" && words[0] != "load" &&
+           makers->count(words[0]) == 0 &&
            words_.like_module(names_.intern(words.back()));
   }
 
@@ -357,7 +363,15 @@ class SourceJudge {
           type.find("Exception") == std::string_view::npos) {
         continue;
       }
-      retry(handler, tried);
+      // Any exception may be caught to try another interface: that is no question of memory.
+      const std::string_view body = tree_.text(handler);
+      const bool of_memory = type.find("RuntimeError") != std::string_view::npos ||
+                             type.find("Memory") != std::string_view::npos ||
+                             body.find("memory") != std::string_view::npos ||
+                             body.find("empty_cache") != std::string_view::npos ||
+                             body.find("OOM") != std::string_view::npos ||
+                             body.find("batch") != std::string_view::npos;
+      if (of_memory) retry(handler, tried);
       if (tree_[handler].name != 0) kept(handler);
     }
   }
@@ -532,6 +546,7 @@ class SourceJudge {
       return false;
     if (words_.like_module(name)) return true;
     if (tree_[callee].kind != NodeKind::kName) return false;
+    if (function == 0) return false;
     for (const NodeId parameter : tree_.items(function)) {
       if (tree_[parameter].name == name) return true;
     }
@@ -547,11 +562,16 @@ class SourceJudge {
     });
     if (backward) return;
     std::unordered_set<Name> collected;
-    for (const NodeId statement : tree_.items(tree_[loop].c)) {
+    const auto collects = [&](NodeId statement) -> Name {
       const Node& node = tree_[statement];
-      if (node.kind == NodeKind::kAugAssign && tree_[node.a].kind == NodeKind::kName) {
-        collected.insert(tree_[node.a].name);
-      }
+      if (node.a == 0 || tree_[node.a].kind != NodeKind::kName) return 0;
+      const Name to = tree_[node.a].name;
+      const bool sum = node.kind == NodeKind::kAugAssign ||
+                       (node.kind == NodeKind::kAssign && node.b != 0 && mentions(node.b, to));
+      return sum ? to : 0;
+    };
+    for (const NodeId statement : tree_.items(tree_[loop].c)) {
+      if (const Name to = collects(statement); to != 0) collected.insert(to);
     }
     if (collected.empty()) return;
     for (const NodeId statement : tree_.items(tree_[loop].c)) {
@@ -562,7 +582,7 @@ class SourceJudge {
       bool passed_on = false, deleted = false;
       for (const NodeId other : tree_.items(tree_[loop].c)) {
         const Node& next = tree_[other];
-        if (next.kind == NodeKind::kAugAssign && heavy_call(next.b, function) &&
+        if (collects(other) != 0 && tree_[next.b].kind != NodeKind::kName &&
             mentions(next.b, kept)) {
           passed_on = true;
         }

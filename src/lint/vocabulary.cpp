@@ -267,6 +267,8 @@ std::uint16_t Vocabulary::traits(Name name) {
               "predictions", "infer",    "inference",  "evaluator"};
   static const auto* const teacher = new Set{"teacher",   "target", "targets",  "ema",       "ref",
                                              "reference", "frozen", "momentum", "pretrained"};
+  static const auto* const environment =
+      new Set{"env", "envs", "environment", "game", "simulator", "venv", "gym"};
   const std::string& text = names_.text(name);
   const std::vector<std::string> words = words_of(text);
   std::uint16_t out = kKnown;
@@ -285,6 +287,7 @@ std::uint16_t Vocabulary::traits(Name name) {
     if (loader->count(main) || ends_with(main, "loader")) out |= kLoader;
     if (has_any(words, *evaluation)) out |= kEvaluation;
     if (has_any(words, *teacher)) out |= kTeacher;
+    if (environment->count(main)) out |= kEnvironment;
     if (has_any(words, *loss)) out &= static_cast<std::uint16_t>(~kModule);
     // What makes, names or describes the thing is not the thing.
     static const auto* const about =
