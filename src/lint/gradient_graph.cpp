@@ -155,6 +155,20 @@ bool GradientGraph::from_parameters_only(GraphId id) const {
   return parameter && !other;
 }
 
+bool GradientGraph::from_parameters_by_calls(GraphId id) const {
+  bool parameter = false;
+  const bool other = walk(
+      size(), id,
+      [&](GraphId at) {
+        const GraphNode& node = (*this)[at];
+        parameter = parameter || is_leaf(node);
+        const bool unknown = node.op == GraphOp::kCall && node.inputs.empty();
+        return unknown || node.op == GraphOp::kForward ? Walk::kStop : Walk::kOn;
+      },
+      [&](GraphId at) -> const auto& { return (*this)[at].inputs; });
+  return parameter && !other;
+}
+
 bool GradientGraph::reaches(GraphId from, GraphId to) const {
   return walk(
       size(), to, [&](GraphId at) { return at == from ? Walk::kStop : Walk::kOn; },

@@ -114,6 +114,8 @@ class GradientGraph {
   bool has_history(GraphId id);
   // Whether all that it is made from are parameters and numbers: no module ran.
   bool from_parameters_only(GraphId id) const;
+  // The same, where functions of unknown kind may have worked on them.
+  bool from_parameters_by_calls(GraphId id) const;
   bool reaches(GraphId from, GraphId to) const;
   // Whether the activations behind the value are gone: of itself, or of what it was computed from.
   bool activations_freed(GraphId id) const;

@@ -1698,7 +1698,7 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
       const LoopId loop = graph_.where(at).loop;
       const int pass = graph_.pass_of(birth, loop);
       if (pass != 0 && pass >= graph_.where(at).pass) continue;
-      if (copy && !takes_rounds(graph_.loop(loop).node)) continue;
+      if (copy && !takes_rounds(graph_.loop(loop))) continue;
       stored.loops.push_back(loop);
     }
     const ObjectKind kind = heap_[container].kind;
@@ -1722,15 +1722,17 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
 
 // Whether the loop's iterations are rounds of training, by what stands in it: copies of a layer in a
 // loop are how a deep model is made.
-bool Interpreter::takes_rounds(NodeId loop) const {
-  std::string text(tree_.text(loop));
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  for (const char* word : {"epoch", "train", "step", "backward", "fit(", "round", "learn", "update",
-                           "cycle", "save", "checkpoint", "snapshot"}) {
-    if (text.find(word) != std::string::npos) return true;
-  }
-  return false;
+bool Interpreter::takes_rounds(const LoopRun& loop) const {
+  static const auto* const rounds = new std::unordered_set<std::string_view>{
+      "epoch", "epochs", "train",  "training", "step",  "steps",    "backward",   "fit",
+      "round", "rounds", "learn",  "update",   "cycle", "cycles",   "save",       "checkpoint",
+      "snapshot", "swa", "ensemble", "checkpoints"};
+  const bool method = loop.implicit && root_method_ != 0;
+  const std::vector<std::string> words =
+      words_of(method ? std::string_view(names_.text(tree_[root_method_].name))
+                      : tree_.text(loop.node));
+  return std::any_of(words.begin(), words.end(),
+                     [](const std::string& word) { return rounds->count(word) != 0; });
 }
 
 void Interpreter::clear_container(ObjectId container) {

@@ -159,7 +159,7 @@ class Interpreter {
   void count(int LoopRun::* counter);
   void note_zeroed() { count(&LoopRun::zeroed); }
   void note_step();
-  bool takes_rounds(NodeId loop) const;
+  bool takes_rounds(const LoopRun& loop) const;
   void note_forward(const Value& result, const Value& module, const Arguments& given, NodeId id);
   void note_update(NodeId id);
   Value stored_alias(const Value& value, std::vector<GraphId>& aliases, int depth = 0);

@@ -823,7 +823,7 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
       (name == "to" || name == "cpu" || name == "cuda" || name == "float")) {
     out.flags |= kReduced;
   }
-  if (receiver.has(kModuleOutput)) out.flags |= kModuleOutput;
+  if (receiver.has(kModuleOutput) && name != "get") out.flags |= kModuleOutput;
   if (name == "view" || name == "reshape" || name == "flatten") out.flags |= 0;
   if (name == "to" || name == "cuda" || name == "cpu" || name == "float" || name == "clone") {
     out.shape = receiver.shape;
@@ -835,6 +835,11 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
 Value Interpreter::module_method(const Value& receiver, Name method, Arguments& given, NodeId id) {
   const std::string& name = names_.text(method);
   const ObjectId object = receiver.object;
+  if (name == "register_forward_hook" || name == "register_forward_pre_hook") {
+    if (object != 0) heap_[object].is_module = true;
+    if (!given.positional.empty()) hooks_.push_back(given.positional[0]);
+    return opaque(id, names_.intern("handle"));
+  }
   if (object == 0) return receiver;
   if (name == "train" || name == "eval") {
     heap_[object].is_module = true;
@@ -881,11 +886,6 @@ Value Interpreter::module_method(const Value& receiver, Name method, Arguments& 
     heap_[part.object].is_module = true;
     if (name[0] != 'n') return list_of(part, id);
     return list_of(tuple_of({Value{}, part}, id), id);
-  }
-  if (name == "register_forward_hook" || name == "register_forward_pre_hook") {
-    heap_[object].is_module = true;
-    if (!given.positional.empty()) hooks_.push_back(given.positional[0]);
-    return opaque(id, names_.intern("handle"));
   }
   if (name == "register_buffer") {
     if (given.positional.size() > 1 && given.positional[0].only(kIsString)) {
@@ -962,7 +962,7 @@ Value Interpreter::call_module(const Value& module, Arguments& given, NodeId id,
   }
   const std::string path = kind == ObjectKind::kLibrary ? path_of(object) : std::string();
   if (!ends_with(path, "Loss")) note_forward(result, module, given, id);
-  if (module_depth_ == 0) run_hooks(result);
+  run_hooks(result);
   return result;
 }
 
@@ -1528,6 +1528,12 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
       // What is joined is a sequence: where the name may also stand for a tensor, it does not here.
       if (!given.positional.empty() && first.object != 0 && first.is(kIsObject)) {
         given.positional[0].history = 0;
+        // A list made anew in this iteration is the one, where a branch might have left another.
+        if (first.other != 0 && heap_[first.object].birth != heap_[first.other].birth) {
+          const bool fresh = graph_.crossed(heap_[first.object].birth, where_) == 0;
+          if (!fresh) given.positional[0].object = first.other;
+          given.positional[0].other = 0;
+        }
       }
       const Value out = tensor_from(GraphOp::kFunction, given, nullptr, id);
       if (out.history != 0) note_carried(out.history, GraphOp::kFunction, id, true);

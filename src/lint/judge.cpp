@@ -203,7 +203,17 @@ class Judge {
   }
 
   void stored() {
+    // Features that a hook catches may be what the model goes on with.
+    std::set<NodeId> used_with_gradient;
+    for (GraphId id = 1; id < graph_.size(); ++id) {
+      const GraphNode& node = graph_[id];
+      if (node.op == GraphOp::kAlias && node.backwarded) used_with_gradient.insert(node.origin);
+    }
     for (const Stored& event : seen_.stored) {
+      if (event.by_hook && !event.aliases.empty() &&
+          used_with_gradient.count(graph_[event.aliases[0]].origin) != 0) {
+        continue;
+      }
       if (event.model_copy) {
         bool over = false;
         for (const LoopId loop : event.loops) {
@@ -402,7 +412,7 @@ class Judge {
       const bool holds =
           graph_.has_history(cache.value) || (cache.holds_tensor && cache.from_module);
       if (!keyed && !holds) continue;
-      if (!keyed && cache.value != 0 && graph_.from_parameters_only(cache.value)) continue;
+      if (!keyed && cache.value != 0 && graph_.from_parameters_by_calls(cache.value)) continue;
       const std::string_view line = tree_.text(cache.site);
       const std::string_view target = line.substr(0, line.find('='));
       if (target.find("device") != std::string_view::npos ||

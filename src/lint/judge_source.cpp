@@ -305,7 +305,8 @@ class SourceJudge {
         const bool torch = callee.starts_with("torch.") || callee.starts_with("F.");
         const bool creates =
             words_.torch_function(last) == FunctionRole::kCreate && last != "as_tensor";
-        const bool module = !last.empty() && words_.like_module(names_.intern(last)) &&
+        const std::vector<std::string> words = words_of(last);
+        const bool module = !words.empty() && words_.like_module(names_.intern(words.back())) &&
                             !words_.like_loader(names_.intern(last));
         if ((torch && !creates) || module) {
           for (const NodeId item : tree_.items(at)) {
