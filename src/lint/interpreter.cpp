@@ -73,6 +73,7 @@ void Interpreter::run() {
   frame.scope = module_scope_;
   frame_ = &frame;
   block(tree_.root);
+  module_grad_ = grad_;
   // First what nobody calls, for it calls the rest; then what is left.
   const auto run_functions = [&](bool called) {
     for (std::size_t i = 0; i < functions_.size(); ++i) {
@@ -91,7 +92,7 @@ void Interpreter::run() {
 
 void Interpreter::run_function_root(ObjectId function) {
   steps_ = 0;
-  grad_ = GradMode::kOn;
+  grad_ = module_grad_;
   const NodeId node = heap_[function].node;
   Arguments given;
   for (const NodeId parameter : tree_.items(node)) {
@@ -102,7 +103,7 @@ void Interpreter::run_function_root(ObjectId function) {
   run.implicit = true;
   run_loop(node, run, [&] {
     Arguments again = given;
-    grad_ = GradMode::kOn;
+    grad_ = module_grad_;
     next_is_root_ = true;
     mark_escaped(call_function(function, again, node));
     return Flow::kNormal;
@@ -127,7 +128,7 @@ void Interpreter::run_class_root(ObjectId cls) {
   pick(false);
   pick(true);
   steps_ = 0;
-  grad_ = GradMode::kOn;
+  grad_ = module_grad_;
   Arguments nothing;
   nothing.spread = true;
   const Value* init = find_in_class(cls, n_.init);
@@ -165,7 +166,7 @@ void Interpreter::run_class_root(ObjectId cls) {
       // Reached from another method by now: seen with better arguments.
       if (graph_.where(where_).pass == 1 && entered_.count(node)) reached.insert(node);
       if (reached.count(node)) continue;
-      grad_ = GradMode::kOn;
+      grad_ = module_grad_;
       const std::string& name = names_.text(tree_[node].name);
       const bool evaluation = words_.like_evaluation(tree_[node].name);
       if (lightning && evaluation) grad_ = GradMode::kOff;
@@ -173,7 +174,18 @@ void Interpreter::run_class_root(ObjectId cls) {
       Value result;
       next_is_root_ = true;
       root_method_ = node;
-      if (module && name == "forward") {
+      if (name.find("epoch") != std::string::npos) {
+        // Many steps are between two of these: what it resets is there in most of them.
+        branches({[&] {
+                    const ObjectId bound_method = make(ObjectKind::kFunction, node);
+                    const Object copy = heap_[method];
+                    heap_[bound_method] = copy;
+                    heap_[bound_method].self = copy.is_static ? 0 : self.object;
+                    result = call_function(bound_method, again, node);
+                    return Flow::kNormal;
+                  },
+                  [] { return Flow::kNormal; }});
+      } else if (module && name == "forward") {
         ++module_depth_;  // it is no call that stands anywhere
         result = call_module(self, again, node, 0);
         --module_depth_;
@@ -201,7 +213,7 @@ void Interpreter::run_class_root(ObjectId cls) {
     return Flow::kNormal;
   });
   root_method_ = 0;
-  grad_ = GradMode::kOn;
+  grad_ = module_grad_;
 }
 
 // ---------------------------------------------------------------- statements

@@ -147,6 +147,7 @@ class Interpreter {
   Value super_call(Name method, Arguments& given, NodeId id);
   void bind_parameters(ObjectId function, Frame& frame, Arguments& given);
   Value parameter_default(NodeId parameter, Frame& frame);
+  ObjectId class_meant_by(NodeId parameter);
 
   // what it means for the graph
   Value tensor(GraphOp op, const std::vector<Value>& inputs, NodeId id, bool certain = false);
@@ -220,10 +221,12 @@ class Interpreter {
   ObjectId module_scope_ = 0;
   WhereId where_ = 0;
   GradMode grad_ = GradMode::kOn;
+  GradMode module_grad_ = GradMode::kOn;  // as the module's own statements left it
   int branch_depth_ = 0;
   int frame_depth_ = 0;
   int expression_depth_ = 0;
   int call_depth_ = 0;
+  int meant_depth_ = 0;  // instances of classes_ that stand for arguments nobody gives
   int module_depth_ = 0;  // inside the forward of a module
   int frozen_depth_ = 0;
   std::int64_t steps_ = 0;

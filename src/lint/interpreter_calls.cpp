@@ -192,20 +192,6 @@ Value Interpreter::parameter_default(NodeId parameter, Frame& frame) {
   // Who calls it with another number is not in the file.
   if (node.a != 0 && tree_[node.a].kind == NodeKind::kNumber) return evaluate(node.a);
   if (node.b != 0) {
-    // A config or a batch of the file: what it holds is known.
-    if (tree_[node.b].kind == NodeKind::kName) {
-      if (const Value* type = heap_.find(module_scope_, tree_[node.b].name);
-          type != nullptr && type->object != 0 && heap_[type->object].kind == ObjectKind::kClass &&
-          find_in_class(type->object, n_.init) == nullptr && !class_is_module(type->object) &&
-          !has_unknown_base(type->object)) {
-        Arguments nothing;
-        Value record = instantiate(type->object, nothing, parameter);
-        if (is_record(record.object)) {
-          record.hint = node.name;
-          return record;
-        }
-      }
-    }
     const std::string_view type = tree_.text(node.b);
     if (type == "int" || type == "float" || type == "bool") return number();
     if (type == "str") {
@@ -215,12 +201,53 @@ Value Interpreter::parameter_default(NodeId parameter, Frame& frame) {
     }
   }
   Value value = opaque(parameter, node.name);
+  if (const ObjectId cls = class_meant_by(parameter); cls != 0 && meant_depth_ < 3) {
+    Arguments unknown;
+    unknown.spread = true;
+    ++meant_depth_;
+    value = instantiate(cls, unknown, parameter);
+    --meant_depth_;
+    value.hint = node.name;
+    heap_[value.object].birth = 0;
+  }
   if (node.a != 0 && tree_[node.a].kind == NodeKind::kNoneValue) value.kinds |= kIsNone;
   if (node.a != 0 &&
       (tree_[node.a].kind == NodeKind::kTrue || tree_[node.a].kind == NodeKind::kFalse)) {
     return number();
   }
   return value;
+}
+
+// The class of the file that a parameter without a known value is an instance of: its annotation
+// says so, or it has its name (`bank` for the one class Bank, `memory` for ReplayMemory).
+ObjectId Interpreter::class_meant_by(NodeId parameter) {
+  const Node& node = tree_[parameter];
+  const auto class_called = [&](Name name) -> ObjectId {
+    const Value* type = heap_.find(module_scope_, name);
+    const bool is_class = type != nullptr && type->only(kIsObject) && type->object != 0 &&
+                          heap_[type->object].kind == ObjectKind::kClass;
+    return is_class ? type->object : 0;
+  };
+  if (node.b != 0) {
+    const NodeKind kind = tree_[node.b].kind;
+    return kind == NodeKind::kName ? class_called(tree_[node.b].name) : 0;
+  }
+  const std::vector<std::string> wanted = words_of(names_.text(node.name));
+  if (wanted.empty()) return 0;
+  ObjectId found = 0;
+  for (const ObjectId cls : classes_) {
+    if (class_derives(cls, "Function") || class_derives(cls, "Dataset")) continue;
+    const std::string& name = names_.text(tree_[heap_[cls].node].name);
+    const std::vector<std::string> words = words_of(name);
+    std::string joined;
+    for (const std::string& word : words) joined += word;
+    std::string whole;
+    for (const std::string& word : wanted) whole += word;
+    if (words.empty() || (words.back() != wanted.back() && joined != whole)) continue;
+    if (found != 0) return 0;
+    found = cls;
+  }
+  return found;
 }
 
 void Interpreter::bind_parameters(ObjectId function, Frame& frame, Arguments& given) {
@@ -797,7 +824,10 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
     default:
       break;
   }
-  if (name == "register_hook") return none();
+  if (name == "register_hook" || name == "retain_grad") {
+    for (const GraphId history : histories(receiver)) graph_[history].backwarded = true;
+    return name == "register_hook" ? none() : receiver;
+  }
   // A distribution's: rsample is the one that gradients pass.
   if (name == "sample") return without_history(receiver);
   if ((name == "max" || name == "min" || name == "median") &&
@@ -1359,6 +1389,12 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
   if (ends_with(path, "autograd.grad")) {
     const Value* outputs = given.keyword(names_.intern("outputs"));
     const Value target = outputs != nullptr ? *outputs : first;
+    // Gradients of these are asked for, so they are needed with their graph.
+    const Value* inputs = given.keyword(names_.intern("inputs"));
+    if (inputs == nullptr && given.positional.size() > 1) inputs = &given.positional[1];
+    if (inputs != nullptr) {
+      for (const GraphId history : histories(*inputs)) graph_[history].backwarded = true;
+    }
     const Value* create = given.keyword(n_.create_graph);
     const Value* retain = given.keyword(n_.retain_graph);
     const bool graph = create != nullptr && !(create->has(kKnownNumber) && create->number == 0);
@@ -1477,7 +1513,8 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
   if (last == "vmap" || last == "grad" || last == "jacrev" || last == "functional_call") {
     return tensor_from(GraphOp::kCall, given, nullptr, id);
   }
-  if (path == "torch.hub.load") {
+  if (path == "torch.hub.load" || path == "torch.jit.load" || path == "torch.jit.trace" ||
+      path == "torch.export.load") {
     Value out = object_value(make(ObjectKind::kLibrary, id, names_.intern(path)));
     heap_[out.object].is_module = true;
     return out;

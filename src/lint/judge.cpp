@@ -81,7 +81,7 @@ class Judge {
       if (event.by == CarriedOver::By::kUse) {
         if (!training || !graph_.has_history(event.carried)) continue;
         if (graph_.from_parameters_only(event.carried)) continue;
-        hidden(event.site);
+        hidden(event);
         continue;
       }
       const GraphNode& result = graph_[event.result];
@@ -99,8 +99,8 @@ class Judge {
       }
       if (result.backwarded && !event.was_freed) continue;
       if (graph_.from_parameters_only(event.carried)) continue;
-      if (result.backwarded && training && !is_sum_of_itself(event)) {
-        hidden(event.site);
+      if (result.backwarded && training && (!is_sum_of_itself(event) || is_gated(event))) {
+        hidden(event);
         continue;
       }
       if (!training) {
@@ -125,8 +125,17 @@ class Judge {
     }
   }
 
-  void hidden(NodeId site) {
-    add("hidden-not-detached", site,
+  void hidden(const CarriedOver& event) {
+    // What a method keeps on self is one state, of however many parts, and is detached where it is
+    // kept.
+    const auto parameters = tree_.items(event.function);
+    const bool method = event.function != 0 && !parameters.empty() &&
+                        names_.text(tree_[parameters[0]].name) == "self";
+    if (method && !stateful_methods_.emplace(event.function, event.site).second &&
+        stateful_methods_[event.function] != event.site) {
+      return;
+    }
+    add("hidden-not-detached", event.site,
         "this uses a state of the iteration before, whose backward has run: detach it between the "
         "iterations, or every step drags the graphs of all steps before it along",
         Cost::kLeak);
@@ -148,6 +157,17 @@ class Judge {
       }
     }
     return false;
+  }
+
+  // A state that is multiplied by what the network computed, as the cell of an LSTM is.
+  bool is_gated(const CarriedOver& event) {
+    const GraphNode& result = graph_[event.result];
+    const Node& expression = tree_[result.origin];
+    if (expression.kind != NodeKind::kBinary || names_.text(expression.name) != "*") return false;
+    return std::any_of(result.inputs.begin(), result.inputs.end(), [&](GraphId input) {
+      return input != event.carried && graph_.has_history(input) &&
+             !graph_.from_parameters_only(input);
+    });
   }
 
   // A class that has a method to reset its state between sequences expects to be told when.
@@ -288,7 +308,13 @@ class Judge {
   }
 
   void updates() {
+    NodeId last = 0;
     for (const ParameterUpdate& update : seen_.updates) {
+      // Statement after statement of one update: mended at once.
+      const bool next = last != 0 && tree_[update.site].line == tree_[last].line + 1 &&
+                        tree_[update.site].column == tree_[last].column;
+      last = update.site;
+      if (next) continue;
       add("update-with-grad", update.site,
           "weights are written to with grad mode on: do it under torch.no_grad()", Cost::kCreep,
           true);
@@ -637,6 +663,7 @@ class Judge {
   std::vector<RawFinding> out_;
   std::set<NodeId> evaluated_loops_, evaluated_functions_;
   std::map<NodeId, NodeId> evaluation_sites_;
+  std::map<NodeId, NodeId> stateful_methods_;
 };
 
 }  // namespace

@@ -113,7 +113,19 @@ class SourceJudge {
 
   // ------------------------------------------------------------ fairscale
 
+  // A number, or a name that the file gives one to.
   bool positive_integer(NodeId id) const {
+    if (id != 0 && tree_[id].kind == NodeKind::kName) {
+      for (const NodeId statement : tree_.items(tree_.root)) {
+        const Node& assigned = tree_[statement];
+        if (assigned.kind == NodeKind::kAssign && assigned.b != 0 &&
+            tree_[assigned.a].kind == NodeKind::kName &&
+            tree_[assigned.a].name == tree_[id].name &&
+            tree_[assigned.b].kind == NodeKind::kNumber) {
+          return positive_integer(assigned.b);
+        }
+      }
+    }
     return id != 0 && tree_[id].kind == NodeKind::kNumber && text(tree_[id].name) != "0" &&
            text(tree_[id].name).find_first_not_of("0123456789") == std::string::npos;
   }
@@ -377,6 +389,15 @@ class SourceJudge {
     }
   }
 
+  bool steps_optimizer(NodeId callee) const {
+    const Node& node = tree_[callee];
+    if (node.kind != NodeKind::kAttribute || text(node.name) != "step") return false;
+    const Node& whole = tree_[node.a];
+    const std::string_view name = text(whole.name);
+    return words_.like_optimizer(whole.name) || name.find("sched") != std::string_view::npos ||
+           name.find("scaler") != std::string_view::npos || name.find("bar") != std::string_view::npos;
+  }
+
   void retry(NodeId handler, const std::unordered_set<std::string_view>& tried) {
     NodeId first = 0;
     NodeId statement = 0;
@@ -389,7 +410,7 @@ class SourceJudge {
       }
       if (node.kind == NodeKind::kCall && first == 0) {
         const bool again = tried.count(tree_.text(node.a)) != 0;
-        if (again && last_word(node.a) != "step" && works_on_tensors(at)) {
+        if (again && !steps_optimizer(node.a) && works_on_tensors(at)) {
           first = statement != 0 ? statement : at;
         }
       }

@@ -296,7 +296,11 @@ std::uint16_t Vocabulary::traits(Name name) {
                 "id",        "ids",        "size",      "sizes",     "kwargs", "args", "dict",
                 "params",    "key",        "keys",      "fn",        "dim",    "dims", "options",
                 "file",      "url",        "state",     "scheduler", "card"};
-    if (about->count(last) != 0) {
+    static const auto* const functions =
+        new Set{"value", "q", "policy", "actor", "critic", "energy", "denoise", "forward", "apply"};
+    if (last == "fn" && functions->count(words[0]) != 0) {
+      out |= kModule;
+    } else if (about->count(last) != 0) {
       out &= static_cast<std::uint16_t>(~(kModule | kOptimizer | kLoader));
     }
   }
