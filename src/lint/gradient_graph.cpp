@@ -40,7 +40,8 @@ LoopId GradientGraph::crossed(WhereId then, WhereId now) const {
 }
 
 void GradientGraph::run_backward(GraphId target, NodeId origin, WhereId where, bool retain,
-                                 bool frees, bool trains) {
+                                 bool frees, bool trains, bool supposed) {
+  if (supposed && !has_history(target)) return;
   backward_runs_.push_back({origin, where, target, retain});
   const int run = static_cast<int>(backward_runs_.size());
   // Backward works on the target, so if nothing else gives it history, what it is made of by

@@ -23,6 +23,7 @@ struct LoopRun {
   NodeId function = 0;   // in which it stands
   int branch_depth = 0;  // of the body
   bool implicit = false;
+  bool comprehension = false;
   bool over_data = false;        // iterates a data loader, or what is named as one
   bool evaluates = false;        // over a loader that is named so: val_loader
   bool over_parameters = false;  // iterates a module's parameters or layers
@@ -57,19 +58,21 @@ struct GraphNode {
   NodeId origin = 0;
   std::int32_t module = 0;  // the object that ran, or that owns the parameter
   GraphOp op = GraphOp::kFunction;
-  bool certain = false;       // has history whatever its inputs are
-  bool confirmed = false;     // backward was called on it
-  bool backwarded = false;    // backward ran through it
-  bool trained = false;       // by backward(), not by autograd.grad
-  bool freed = false;         // and freed its graph
-  bool retained = false;      // a backward with retain_graph=True did
-  bool detached = false;      // detach_() cut it off
-  bool escaped = false;       // handed to code that is not here
-  bool cut = false;           // used through detach()
-  bool dropped = false;       // used through detach, item, a comparison
-  bool kept = false;          // sits in a container that lives on
-  bool other_branch = false;  // kJoin: its input as a branch left it in which it was not freed
-  int backward = 0;           // the backward run that marked it, from 1
+  bool certain = false;            // has history whatever its inputs are
+  bool confirmed = false;          // backward was called on it
+  bool backwarded = false;         // backward ran through it
+  bool trained = false;            // by backward(), not by autograd.grad
+  bool freed = false;              // and freed its graph
+  bool retained = false;           // a backward with retain_graph=True did
+  bool detached = false;           // detach_() cut it off
+  bool escaped = false;            // handed to code that is not here
+  bool cut = false;                // used through detach()
+  bool dropped = false;            // used through detach, item, a comparison
+  bool view = false;               // rows of its input
+  bool kept_on_condition = false;  // as an attribute, in one branch only
+  bool kept = false;               // sits in a container that lives on
+  bool other_branch = false;       // kJoin: its input as a branch left it in which it was not freed
+  int backward = 0;                // the backward run that marked it, from 1
 };
 
 struct BackwardRun {
@@ -106,8 +109,9 @@ class GradientGraph {
 
   // backward() on `target`, which marks everything that it is made from.
   // `retain`: retain_graph=True was asked for; `frees`: the graph is gone afterwards.
+  // `supposed`: it stands for one in code that is not here, and says nothing about the target.
   void run_backward(GraphId target, NodeId origin, WhereId where, bool retain, bool frees,
-                    bool trains = true);
+                    bool trains = true, bool supposed = false);
   const std::vector<BackwardRun>& backward_runs() const { return backward_runs_; }
 
   // Whether the value has history for certain, given everything that happened.

@@ -86,7 +86,9 @@ struct Object {
   bool context_manager = false;
   bool optimized = false;  // its parameters are an optimizer's
   bool bounded = false;    // containers: cannot grow without limit
+  bool emptied = false;    // somewhere in a loop, perhaps on a condition
   bool is_module = false;  // seen used as a module
+  bool touched = false;    // unknown code was given it together with a tensor that needs gradients
   bool is_property = false;
   bool is_static = false, is_class_method = false;
   std::vector<Slot> slots;

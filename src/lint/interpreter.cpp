@@ -54,6 +54,10 @@ Interpreter::Interpreter(const SyntaxTree& tree, Names& names, Vocabulary& vocab
   }
   module_names_.erase(0);
   module_names_.erase(n_.self);
+  is_test_ = tree_.source.find("import pytest") != std::string::npos;
+  for (const char* statement : {"\nassert ", "\n    assert "}) {
+    asserts_ = asserts_ || tree_.source.find(statement) != std::string::npos;
+  }
   for (const Node& node : tree_.nodes) {
     if (node.kind != NodeKind::kYield) continue;
     NodeId innermost = 0;
@@ -132,8 +136,8 @@ void Interpreter::run_class_root(ObjectId cls) {
   Arguments nothing;
   nothing.spread = true;
   const Value* init = find_in_class(cls, n_.init);
-  const bool initialised = init != nullptr && init->object != 0 &&
-                           entered_.count(heap_[init->object].node) != 0;
+  const bool initialised =
+      init != nullptr && init->object != 0 && entered_.count(heap_[init->object].node) != 0;
   if (methods.empty() && initialised) return;
   const Value self = instantiate(cls, nothing, heap_[cls].node);
   if (methods.empty()) return;
@@ -202,12 +206,8 @@ void Interpreter::run_class_root(ObjectId cls) {
       if (step || (module && name == "forward")) {
         // Whoever calls these goes on to backward.
         Arguments plain;
-        if (step) {
-          backward(result, plain, node);
-        } else {
-          for (const GraphId id : histories(result)) graph_[id].escaped = true;
-          backward(result, plain, node);
-        }
+        if (!step) mark_escaped(result);
+        backward(result, plain, node, /*supposed=*/!step);
       }
     }
     return Flow::kNormal;
@@ -221,7 +221,16 @@ void Interpreter::run_class_root(ObjectId cls) {
 Interpreter::Flow Interpreter::block(NodeId id) {
   if (id == 0) return Flow::kNormal;
   if (tree_[id].kind != NodeKind::kBlock) return statement(id);
+  const auto steps = [&] {
+    if (where_ == 0) return 0;
+    const LoopRun& loop = graph_.loop(graph_.where(where_).loop);
+    return loop.implicit || loop.function != frame_->node ? 0 : loop.steps;
+  };
+  const int before = steps();
   for (const NodeId item : tree_.items(id)) {
+    const NodeKind kind = tree_[item].kind;
+    // The loop ends with its step: there is no next one to be added to.
+    if ((kind == NodeKind::kReturn || kind == NodeKind::kBreak) && steps() > before) note_zeroed();
     if (const Flow flow = statement(item); flow != Flow::kNormal) return flow;
   }
   return Flow::kNormal;
@@ -410,6 +419,22 @@ void Interpreter::define_class(NodeId id) {
   frame_->scope = scope;
 }
 
+namespace {
+
+// "(int, float)", "dict", "numbers.Number": types that no tensor is of.
+bool names_plain_types(std::string_view type) {
+  static const auto* const plain = new std::unordered_set<std::string_view>{
+      "int", "float",       "str",   "bool",  "bytes",  "complex", "number",  "numbers",
+      "np",  "list",        "tuple", "numpy", "dict",   "set",     "ndarray", "mapping",
+      "abc", "collections", "none",  "type",  "string", "floating"};
+  const std::vector<std::string> words = words_of(type);
+  return !words.empty() && std::all_of(words.begin(), words.end(), [](const std::string& word) {
+    return plain->count(word) != 0;
+  });
+}
+
+}  // namespace
+
 std::optional<bool> Interpreter::truth(NodeId id) {
   const Node& node = tree_[id];
   switch (node.kind) {
@@ -464,11 +489,18 @@ std::optional<bool> Interpreter::truth(NodeId id) {
                                     type.find("list") != std::string_view::npos ||
                                     type.find("dict") != std::string_view::npos ||
                                     type.find("Sequence") != std::string_view::npos;
-        if (asks_tensor && !asks_container) {
-          if (value.only(kIsTensor)) return true;
-          if (container && value.only(kIsObject)) return false;
-        }
-        if (asks_container && !asks_tensor && value.only(kIsTensor)) return false;
+        if (asks_tensor && value.only(kIsTensor)) return true;
+        if (asks_tensor && !asks_container && container && value.only(kIsObject)) return false;
+        if (!asks_tensor && value.only(kIsTensor) && names_plain_types(type)) return false;
+      }
+      if (name == "hasattr" && given.size() == 2 && tree_[given[1]].kind == NodeKind::kString) {
+        const std::string& asked = names_.text(tree_[given[1]].name);
+        const MethodRole role = words_.method(tree_[given[1]].name);
+        const bool of_tensors = role == MethodRole::kDetach || asked == "item" ||
+                                asked == "tolist" || asked == "numpy" || asked == "cpu" ||
+                                asked == "grad_fn" || asked == "requires_grad" ||
+                                asked == "shape" || asked == "mean" || asked == "device";
+        if (of_tensors && evaluate(given[0]).only(kIsTensor)) return true;
       }
       return std::nullopt;
     }
@@ -712,11 +744,18 @@ Interpreter::Flow Interpreter::for_statement(NodeId id) {
   }
   run_loop(id, run, [&] {
     frame_->statement = id;
-    assign(node.a, element_of(iterable), id);
+    assign(node.a, iterated(iterable), id);
     return block(node.c);
   });
   for (const NodeId item : tree_.items(id)) block(item);
   return Flow::kNormal;
+}
+
+// What a loop over it gives: of a dict its keys.
+Value Interpreter::iterated(const Value& iterable) {
+  const bool dict = iterable.history == 0 && iterable.object != 0 && iterable.other == 0 &&
+                    heap_[iterable.object].kind == ObjectKind::kDict;
+  return dict ? key_of(iterable.object) : element_of(iterable);
 }
 
 Interpreter::Flow Interpreter::while_statement(NodeId id) {
@@ -801,9 +840,8 @@ Interpreter::Flow Interpreter::with_statement(NodeId id, std::size_t index) {
   }
   // One of another file that is named for evaluation, or for no_grad, does what it is named for.
   if (context.object == 0 || heap_[context.object].kind != ObjectKind::kInstance) {
-    const Name called = tree_[expression].kind == NodeKind::kCall
-                            ? tree_[tree_[expression].a].name
-                            : tree_[expression].name;
+    const Name called = tree_[expression].kind == NodeKind::kCall ? tree_[tree_[expression].a].name
+                                                                  : tree_[expression].name;
     const std::string& text = names_.text(called);
     if (words_.like_evaluation(called) || text.find("no_grad") != std::string::npos ||
         text.find("inference") != std::string::npos) {
@@ -1100,11 +1138,13 @@ void Interpreter::set_attribute(NodeId target, const Value& value, NodeId site) 
     }
     return;
   }
-  if (node.name == n_.grad) {
+  const bool of_program =
+      whole.history == 0 && whole.object != 0 && heap_[whole.object].kind == ObjectKind::kInstance;
+  if (node.name == n_.grad && !of_program) {
     note_zeroed();
     return;
   }
-  if (node.name == n_.data) {
+  if (node.name == n_.data && !of_program) {
     return;
   }
   Value named = without_unlikely_history(value, node.name);
@@ -1112,6 +1152,9 @@ void Interpreter::set_attribute(NodeId target, const Value& value, NodeId site) 
   if (whole.object == 0) {
     mark_escaped(value);
     return;
+  }
+  if (branch_depth_ > 0) {
+    for (const GraphId history : histories(named)) graph_[history].kept_on_condition = true;
   }
   bind(target, named);
   mark_escaped(value);
@@ -1206,7 +1249,8 @@ void Interpreter::store_item(NodeId target, const Value& value, NodeId site) {
     cache.from_module = value.has(kModuleOutput);
     if (!key.has(kFromSize) && frame_->node != 0) seen_.caches.push_back(cache);
   }
-  store_into(container, value, site, first != 0 && is_fixed(first));
+  // Under each key of another dict, it is the same entries each time.
+  store_into(container, value, site, key.has(kKeyOf) || (first != 0 && is_fixed(first)));
 }
 
 // An index made of attributes of `self` and of numbers: the same entry each time.
@@ -1567,6 +1611,7 @@ NodeId Interpreter::site_for(GraphId carried, GraphId fresh) {
   // A meter adds what it is given, a memory keeps it: that is mended where it is given.
   const bool stores = carried == 0;
   while (has_caller() && frame->self != 0 && frame->self != frame->caller->self &&
+         !(frame->owner != 0 && class_is_module(frame->owner)) &&
          (stores ? came_in(fresh) : made_from_arguments(fresh))) {
     frame = frame->caller;
   }
@@ -1588,14 +1633,15 @@ void Interpreter::note_carried(GraphId result, GraphOp op, NodeId, bool joins_up
     event.result = result;
     event.carried = input;
     event.loop = loop;
-    event.was_freed = carried.freed;
+    const bool freed = carried.freed || (carried.view && graph_[carried.inputs[0]].freed);
+    event.was_freed = freed;
     event.function = frame_->node;
     event.root = root_method_;
     if (joins_up) {
       event.by = CarriedOver::By::kJoiningUp;
     } else if (op == GraphOp::kArithmetic) {
       event.by = CarriedOver::By::kArithmetic;
-    } else if (carried.freed || carried.retained) {
+    } else if (freed || carried.retained) {
       event.by = CarriedOver::By::kUse;
       fresh = 0;
     } else {
@@ -1619,7 +1665,7 @@ void Interpreter::note_step() {
   }
 }
 
-void Interpreter::backward(const Value& target, Arguments& given, NodeId id) {
+void Interpreter::backward(const Value& target, Arguments& given, NodeId id, bool supposed) {
   const auto is_true = [&](Name name) {
     const Value* value = given.keyword(name);
     return value != nullptr && value->has(kKnownNumber) && value->number == 1;
@@ -1637,7 +1683,7 @@ void Interpreter::backward(const Value& target, Arguments& given, NodeId id) {
     if (loop.first_backward == 0) loop.first_backward = frame_->statement;
   }
   for (const GraphId history : histories(target)) {
-    graph_.run_backward(history, id, where_, retain, !retain && !create);
+    graph_.run_backward(history, id, where_, retain, !retain && !create, /*trains=*/true, supposed);
   }
 }
 
@@ -1732,17 +1778,16 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
   return alias;
 }
 
-// Whether the loop's iterations are rounds of training, by what stands in it: copies of a layer in a
-// loop are how a deep model is made.
+// Whether the loop's iterations are rounds of training, by what stands in it: copies of a layer in
+// a loop are how a deep model is made.
 bool Interpreter::takes_rounds(const LoopRun& loop) const {
   static const auto* const rounds = new std::unordered_set<std::string_view>{
-      "epoch", "epochs", "train",  "training", "step",  "steps",    "backward",   "fit",
-      "round", "rounds", "learn",  "update",   "cycle", "cycles",   "save",       "checkpoint",
-      "snapshot", "swa", "ensemble", "checkpoints"};
+      "epoch", "epochs",     "train",    "training", "step",     "steps",      "backward",
+      "fit",   "round",      "rounds",   "learn",    "update",   "cycle",      "cycles",
+      "save",  "checkpoint", "snapshot", "swa",      "ensemble", "checkpoints"};
   const bool method = loop.implicit && root_method_ != 0;
-  const std::vector<std::string> words =
-      words_of(method ? std::string_view(names_.text(tree_[root_method_].name))
-                      : tree_.text(loop.node));
+  const std::vector<std::string> words = words_of(
+      method ? std::string_view(names_.text(tree_[root_method_].name)) : tree_.text(loop.node));
   return std::any_of(words.begin(), words.end(),
                      [](const std::string& word) { return rounds->count(word) != 0; });
 }
@@ -1754,6 +1799,7 @@ void Interpreter::clear_container(ObjectId container) {
     Value nothing = none();
     heap_.write(container, n_.element, nothing);
   }
+  if (where_ != 0) heap_[container].emptied = true;
   for (WhereId at = where_; at != 0; at = graph_.where(at).parent) {
     const LoopId loop = graph_.where(at).loop;
     if (branch_depth_ > graph_.loop(loop).branch_depth) continue;

@@ -156,7 +156,7 @@ class Interpreter {
   void collect(const Value& value, std::vector<GraphId>& out, int depth = 0);
   std::vector<GraphId> histories(const Value& value);
   void note_carried(GraphId result, GraphOp op, NodeId id, bool joins_up);
-  void backward(const Value& target, Arguments& given, NodeId id);
+  void backward(const Value& target, Arguments& given, NodeId id, bool supposed = false);
   void count(int LoopRun::* counter);
   void note_zeroed() { count(&LoopRun::zeroed); }
   void note_step();
@@ -181,6 +181,7 @@ class Interpreter {
   Value list_of(const Value& element, NodeId id);
   Name index_key(std::int64_t index);
   Value key_of(ObjectId dict);
+  Value iterated(const Value& iterable);
   Value tuple_of(std::vector<Value> fields, NodeId id);
   Value number();
   Value none();
@@ -196,7 +197,8 @@ class Interpreter {
   bool is_optimizer(const Value& value);
   bool is_loader(const Value& value);
   bool is_frozen(ObjectId module);
-  // An instance that only holds values: a dataclass, a named tuple, a class of nothing but __init__.
+  // An instance that only holds values: a dataclass, a named tuple, a class of nothing but
+  // __init__.
   bool is_record(ObjectId object);
   std::string path_of(ObjectId id) { return names_.text(heap_[id].path); }
   std::optional<GradMode> grad_context(const Value& value);
@@ -226,7 +228,7 @@ class Interpreter {
   int frame_depth_ = 0;
   int expression_depth_ = 0;
   int call_depth_ = 0;
-  int meant_depth_ = 0;  // instances of classes_ that stand for arguments nobody gives
+  int meant_depth_ = 0;   // instances of classes_ that stand for arguments nobody gives
   int module_depth_ = 0;  // inside the forward of a module
   int frozen_depth_ = 0;
   std::int64_t steps_ = 0;
@@ -244,6 +246,7 @@ class Interpreter {
   };
   std::vector<Defined> functions_;
   std::vector<ObjectId> classes_;
+  bool is_test_ = false, asserts_ = false;       // the file, as a whole and in its own statements
   std::vector<std::pair<Name, Value>> options_;  // of the command line, by add_argument()
   bool next_is_root_ = false;
   NodeId root_method_ = 0;  // of the class that is being run

@@ -1,6 +1,7 @@
 // Calls: into functions of the file, into torch, into Python's own, and into what nobody can see.
 
 #include <algorithm>
+#include <sstream>
 
 #include "src/base/text.h"
 #include "src/lint/interpreter.h"
@@ -28,8 +29,9 @@ bool is_capital(std::string_view word) { return !word.empty() && word[0] >= 'A' 
 // "scaled_backward", "do_backward_pass"; not "require_backward", "register_backward_hook".
 bool runs_backward(std::string_view name) {
   static const auto* const other = new std::unordered_set<std::string_view>{
-      "require", "requires", "register", "hook", "hooks", "set", "enable", "disable", "is", "has",
-      "needs", "before", "after", "pre", "post", "on", "skip", "no", "get", "check", "can"};
+      "require", "requires", "register", "hook",  "hooks",  "set",   "enable",
+      "disable", "is",       "has",      "needs", "before", "after", "pre",
+      "post",    "on",       "skip",     "no",    "get",    "check", "can"};
   bool found = false;
   for (const std::string& word : words_of(name)) {
     if (other->count(word) != 0) return false;
@@ -99,6 +101,9 @@ Value Interpreter::call(NodeId id) {
       for (const GraphId history : histories(receiver)) {
         graph_[history].detached = true;
         graph_[history].dropped = true;
+        if (receiver.has(kLeaf) && graph_[history].module != 0) {
+          heap_.write(graph_[history].module, n_.frozen, constant(1));
+        }
       }
       if (whole.kind == NodeKind::kName || whole.kind == NodeKind::kAttribute) {
         bind(callee.a, without_history(receiver));
@@ -193,6 +198,13 @@ Value Interpreter::parameter_default(NodeId parameter, Frame& frame) {
   if (node.a != 0 && tree_[node.a].kind == NodeKind::kNumber) return evaluate(node.a);
   if (node.b != 0) {
     const std::string_view type = tree_.text(node.b);
+    if (type == "Tensor" || type == "torch.Tensor") {
+      Value value;
+      value.kinds = kIsTensor;
+      value.flags = kTensorKey;
+      value.hint = node.name;
+      return value;
+    }
     if (type == "int" || type == "float" || type == "bool") return number();
     if (type == "str") {
       Value value;
@@ -230,7 +242,11 @@ ObjectId Interpreter::class_meant_by(NodeId parameter) {
   };
   if (node.b != 0) {
     const NodeKind kind = tree_[node.b].kind;
-    return kind == NodeKind::kName ? class_called(tree_[node.b].name) : 0;
+    const ObjectId cls = kind == NodeKind::kName ? class_called(tree_[node.b].name) : 0;
+    // What is configured elsewhere need not be as its defaults are.
+    const bool configured =
+        cls != 0 && has_unknown_base(cls) && ends_with(names_.text(tree_[node.b].name), "Config");
+    return configured ? 0 : cls;
   }
   const std::vector<std::string> wanted = words_of(names_.text(node.name));
   if (wanted.empty()) return 0;
@@ -366,6 +382,10 @@ Value Interpreter::call_function(ObjectId function, Arguments& given, NodeId id,
         heap_.widen(change.object, change.key, *change.value);
       }
     }
+  }
+  if (result.history != 0 && graph_[result.history].op == GraphOp::kCall &&
+      names_.text(name).find("detach") != std::string::npos) {
+    result.history = 0;
   }
   if (frame.yielded) {
     result = list_of(*frame.yielded, id);
@@ -619,7 +639,8 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
         return none();
       }
     }
-    if (member.object != 0 && is_module(member) && role != MethodRole::kModuleRun) {
+    if (member.object != 0 && is_module(member) && role != MethodRole::kModuleRun &&
+        ends_like_module(method)) {
       return call_module(member, given, id, 0);
     }
   }
@@ -882,7 +903,14 @@ Value Interpreter::module_method(const Value& receiver, Name method, Arguments& 
     return receiver;
   }
   if (name == "parameters" || name == "named_parameters") {
-    return parameters_container(object, id, name[0] == 'n');
+    const Value all = parameters_container(object, id, name[0] == 'n');
+    if (receiver.other != 0 && is_module(object_value(receiver.other))) {
+      const Value others = parameters_container(receiver.other, id, name[0] == 'n');
+      if (name[0] != 'n') {
+        heap_.widen(all.object, n_.element, *heap_.find(others.object, n_.element));
+      }
+    }
+    return all;
   }
   if (name == "buffers" || name == "named_buffers") {
     Value buffer;
@@ -1096,12 +1124,13 @@ void Interpreter::note_forward(const Value& result, const Value& module, const A
       if (text.find("assert") != std::string_view::npos) run.in_test = true;
     }
     if (frame->owner != 0 && class_derives(frame->owner, "TestCase")) run.in_test = true;
-    if (tree_.source.find("import pytest") != std::string::npos) run.in_test = true;
     if (frame->owner != 0 && has_unknown_base(frame->owner)) run.in_base_class = true;
     // Training in between: what it calls is not evaluation by its caller's name.
     if (!words_.like_evaluation(name) && names_.text(name).find("train") != std::string::npos)
       break;
   }
+  // A file that asserts in its own statements tries itself out.
+  run.in_test = run.in_test || is_test_ || (frame_->node == 0 && asserts_);
   for (const Value& value : given.positional) collect(value, run.inputs);
   for (const auto& [key, value] : given.keywords) collect(value, run.inputs);
   seen_.forwards.push_back(run);
@@ -1130,6 +1159,35 @@ void Interpreter::check_linear(const std::string& path, const Arguments& given, 
     if (__builtin_mul_overflow(weights, c->number, &weights)) return;
     shape = concat(with_thousands(a->number), " x ", with_thousands(b->number), " x ",
                    with_thousands(c->number));
+  }
+  if (kind.rfind("Conv", 0) == 0 && kind.size() >= 6) {
+    // A kernel as large as the map is a Linear.
+    const auto in = at(0, "in_channels"), out = at(1, "out_channels"), size = at(2, "kernel_size");
+    const auto groups = at(6, "groups");
+    if (!in || !out || !size || !in->has(kKnownNumber) || !out->has(kKnownNumber) || groups) return;
+    const std::int64_t dimensions = kind.find('3') != std::string_view::npos   ? 3
+                                    : kind.find('2') != std::string_view::npos ? 2
+                                                                               : 1;
+    std::vector<std::int64_t> sides;
+    if (size->has(kKnownNumber)) {
+      sides.assign(static_cast<std::size_t>(dimensions), size->number);
+    } else if (size->object != 0) {
+      for (const Value& side : heap_[size->object].fields) {
+        if (!side.has(kKnownNumber)) return;
+        sides.push_back(side.number);
+      }
+    }
+    std::int64_t area = 1;
+    for (const std::int64_t side : sides) {
+      if (__builtin_mul_overflow(area, side, &area)) return;
+    }
+    if (area < 64) return;  // no more than convolutions have
+    if (sides.empty() || __builtin_mul_overflow(in->number, out->number, &weights)) return;
+    shape = concat(with_thousands(in->number), " x ", with_thousands(out->number));
+    for (const std::int64_t side : sides) {
+      if (__builtin_mul_overflow(weights, side, &weights)) return;
+      shape += concat(" x ", side);
+    }
   }
   if (weights < kHugeWeights) return;
   // A vocabulary is as large as it is.
@@ -1272,6 +1330,10 @@ Value Interpreter::call_builtin(std::string_view name, Arguments& given, NodeId 
   if (name == "max" || name == "min" || name == "abs" || name == "pow") {
     std::vector<Value> values = given.positional;
     if (values.size() == 1 && name[0] == 'm') values = {element_of(first)};
+    const bool history = std::any_of(values.begin(), values.end(),
+                                     [](const Value& value) { return value.history != 0; });
+    // One of many things that are no tensors: max(population, key=fitness).
+    if (!history && values.size() == 1 && values[0].object != 0) return values[0];
     return tensor(GraphOp::kFunction, values, id);
   }
   if (name == "list" || name == "tuple" || name == "sorted" || name == "reversed" ||
@@ -1668,6 +1730,23 @@ Value Interpreter::call_external(const std::string& path, Arguments& given, Node
     }
     if (last == "namedtuple") {
       const ObjectId maker = make(ObjectKind::kLibrary, id, names_.intern("$namedtuple"));
+      if (given.positional.size() > 1) {
+        const Value& names = given.positional[1];
+        if (names.only(kIsString) && names.text != 0) {
+          std::string text = names_.text(names.text);
+          std::replace(text.begin(), text.end(), ',', ' ');
+          std::istringstream words(text);
+          for (std::string word; words >> word;) {
+            Value field;
+            field.kinds = kIsString;
+            field.text = names_.intern(word);
+            heap_[maker].fields.push_back(field);
+          }
+        } else if (names.object != 0) {
+          const std::vector<Value> fields = heap_[names.object].fields;
+          heap_[maker].fields = fields;
+        }
+      }
       return object_value(maker);
     }
     Value out = object_value(make(ObjectKind::kDict, id));
@@ -1756,8 +1835,12 @@ Value Interpreter::call_external(const std::string& path, Arguments& given, Node
       heap_[out.object].path = names_.intern(std::string(path) + "Loss");
       return out;
     }
-    if (words_.like_module(name) && !ends_with(last, "Config") && !ends_with(last, "Args") &&
-        !ends_with(last, "Wrapper")) {
+    static const auto* const users = new std::unordered_set<std::string_view>{
+        "agent",   "trainer", "runner",  "buffer",    "memory",   "dataset", "env",
+        "worker",  "learner", "manager", "collector", "storage",  "config",  "args",
+        "wrapper", "sampler", "player",  "pipeline",  "callback", "logger",  "optimizer"};
+    const std::vector<std::string> parts = words_of(last);
+    if (words_.like_module(name) && !parts.empty() && users->count(parts.back()) == 0) {
       heap_[out.object].is_module = true;
     }
     out.hint = name;
@@ -1782,8 +1865,16 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
                                 bool method) {
   if (callee.object != 0 && heap_[callee.object].kind == ObjectKind::kLibrary &&
       path_of(callee.object) == "$namedtuple") {
-    Value out = tuple_of(given.positional, id);
-    for (const auto& [key, value] : given.keywords) heap_.write(out.object, key, value);
+    const std::vector<Value> names = heap_[callee.object].fields;
+    std::vector<Value> values = given.positional;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const Value* keyword = given.keyword(names[i].text);
+      if (i >= values.size()) values.push_back(keyword != nullptr ? *keyword : Value{});
+    }
+    Value out = tuple_of(values, id);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (names[i].text != 0) heap_.write(out.object, names[i].text, values[i]);
+    }
     return out;
   }
   bool has_optimizer = false, has_module = false, has_loader = false;
@@ -1801,7 +1892,17 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
   };
   for (const Value& value : given.positional) look(value);
   for (const auto& [key, value] : given.keywords) look(value);
+  if (has_module && !inputs.empty()) {
+    for (const Value& value : given.positional) {
+      if (is_module(value)) heap_[value.object].touched = true;
+    }
+  }
   const std::string& name = names_.text(hint);
+  const bool detaches =
+      std::any_of(given.positional.begin(), given.positional.end(), [&](const Value& value) {
+        return value.is(kIsExternal) &&
+               names_.text(value.text).find(".detach") != std::string::npos;
+      });
   const auto is_loss = [&](const Value& value) {
     return value.history != 0 && words_.like_loss(value.hint);
   };
@@ -1825,6 +1926,12 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
       name.find("reset_grad") != std::string::npos) {
     note_zeroed();
     return none();
+  }
+  if (detaches || name.find("detach") != std::string::npos ||
+      name.find("repackage") != std::string::npos || name.find("stop_grad") != std::string::npos) {
+    for (const Value& value : given.positional) mark_dropped(value);
+    const bool tensor = !given.positional.empty() && given.positional[0].object == 0;
+    return tensor ? without_history(given.positional[0]) : opaque(id, 0);
   }
   if (runs_backward(name) && !given.positional.empty()) {
     backward(given.positional[0], given, id);
@@ -1873,7 +1980,7 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
         std::any_of(given.positional.begin(), given.positional.end(), [](const Value& value) {
           return (value.kinds & (kIsTensor | kIsUnknown | kIsObject)) != 0;
         });
-    if (inputs.empty() && given_something && (method || callee.object != 0)) {
+    if (inputs.empty() && given_something && !has_module && (method || callee.object != 0)) {
       Value what;
       what.hint = hint;
       note_forward(out, what, given, id);

@@ -455,6 +455,18 @@ Value Interpreter::subscript(NodeId id) {
     }
     out.flags &= static_cast<std::uint16_t>(~kLeaf);
     out.shape = 0;
+    const bool picked = !indices.empty() && tree_[indices[0]].kind != NodeKind::kSlice &&
+                        !key.has(kKnownNumber) && !key.is(kIsString);
+    if (picked && whole.only(kIsTensor)) {
+      // Rows picked out of it are not the tensor itself, but as old as it is.
+      GraphNode rows;
+      rows.op = GraphOp::kFunction;
+      rows.inputs = {whole.history};
+      rows.where = graph_[whole.history].where;
+      rows.origin = id;
+      rows.view = true;
+      out.history = graph_.add(std::move(rows));
+    }
     if (key.only(kIsString) && words_.like_loss(key.text)) out.flags |= kReduced;
     return out;
   }
@@ -655,6 +667,7 @@ Value Interpreter::comprehension(NodeId id) {
     LoopRun run;
     run.over_data = is_loader(iterable);
     run.node = clauses[index];
+    run.comprehension = true;
     run.function = frame_->node;
     run.branch_depth = branch_depth_;
     const LoopId loop = graph_.begin_loop(run);
@@ -664,7 +677,7 @@ Value Interpreter::comprehension(NodeId id) {
     for (int pass = 1; pass == 1 || (pass <= 3 && graph_.loop(loop).backwards > 0); ++pass) {
       where_ = graph_.enter(before, loop, pass);
       heap_.now = where_;
-      assign(one.a, element_of(iterable), id);
+      assign(one.a, iterated(iterable), id);
       clause(index + 1);
     }
     where_ = before;

@@ -75,8 +75,10 @@ class Judge {
 
   void carried() {
     for (const CarriedOver& event : seen_.carried) {
-      if (!graph_.has_history(event.result)) continue;
+      if (!graph_.has_history(event.result) && !graph_[event.result].backwarded) continue;
       if (resets_itself(event.loop)) continue;
+      // A class that keeps a state on a condition only does so when it is told to, as in decoding.
+      if (graph_.loop(event.loop).implicit && graph_[event.carried].kept_on_condition) continue;
       const bool training = is_training(event.loop, event.root);
       if (event.by == CarriedOver::By::kUse) {
         if (!training || !graph_.has_history(event.carried)) continue;
@@ -99,6 +101,10 @@ class Judge {
       }
       if (result.backwarded && !event.was_freed) continue;
       if (graph_.from_parameters_only(event.carried)) continue;
+      if (event.by == CarriedOver::By::kArithmetic && !result.backwarded &&
+          !graph_.loop(event.loop).comprehension && !is_sum_of_itself(event)) {
+        continue;  // compared with, or subtracted, and gone with its iteration
+      }
       if (result.backwarded && training && (!is_sum_of_itself(event) || is_gated(event))) {
         hidden(event);
         continue;
@@ -150,9 +156,15 @@ class Judge {
       open.pop_back();
       if (!seen.insert(at).second) continue;
       const GraphNode& node = graph_[at];
-      if (node.origin == graph_[event.result].origin && node.op != GraphOp::kJoin) return true;
+      // The same expression, or one that it is a part of: 0.9 * mean + 0.1 * loss.
+      const NodeId made_by = graph_[event.result].origin;
+      const bool whole = event.by == CarriedOver::By::kArithmetic && node.origin != 0 &&
+                         node.op == GraphOp::kArithmetic && encloses(node.origin, made_by);
+      if (node.op != GraphOp::kJoin && (node.origin == made_by || whole)) {
+        return true;
+      }
       if (node.op == GraphOp::kJoin || node.op == GraphOp::kAlias ||
-          node.op == GraphOp::kArithmetic) {
+          node.op == GraphOp::kArithmetic || node.op == GraphOp::kFunction) {
         open.insert(open.end(), node.inputs.begin(), node.inputs.end());
       }
     }
@@ -251,9 +263,12 @@ class Judge {
       for (const GraphId alias : event.aliases) {
         if (graph_.has_history(alias) && !graph_[alias].backwarded) value = alias;
       }
-      // One part of a tuple in a backward means that the container is what backward is called on.
+      // One part of a tuple in a backward means that the container is what backward is called on,
+      // unless it was called in the same iteration and nothing takes the part out after it.
       for (const GraphId alias : event.aliases) {
-        if (graph_[alias].backwarded) value = 0;
+        if (!graph_[alias].backwarded) continue;
+        value = stays_after_backward(event, alias) ? alias : 0;
+        if (value == 0) break;
       }
       if (value == 0) continue;
       // In the branch in which backward ran it was detached; this is what the other one left.
@@ -305,6 +320,21 @@ class Judge {
           "x.item() if a number is enough",
           cost_of(graph_[value].inputs[0]), is_tensor(graph_[value].inputs[0]));
     }
+  }
+
+  bool stays_after_backward(const Stored& event, GraphId alias) {
+    const Object& container = in_.heap()[event.container];
+    const int run = graph_[alias].backward;
+    if (event.container == 0 || event.by_hook || container.emptied || container.bounded ||
+        run == 0) {
+      return false;
+    }
+    const WhereId place = graph_.backward_runs()[static_cast<std::size_t>(run - 1)].where;
+    return std::any_of(event.loops.begin(), event.loops.end(), [&](LoopId loop) {
+      const LoopRun& around = graph_.loop(loop);
+      return !around.implicit && graph_.inside(place, loop) &&
+             graph_.pass_of(place, loop) == graph_.pass_of(graph_[alias].where, loop);
+    });
   }
 
   void updates() {
@@ -413,6 +443,7 @@ class Judge {
   // A forward whose backward reaches parameters that no optimizer updates.
   void not_optimized(const ForwardRun& run) {
     if (run.frozen || input_has_history(run) || run.in_test || run.module == 0) return;
+    if (in_.heap()[run.module].touched) return;
     if (innermost(run.where) == 0 || !is_training(innermost(run.where), run.root)) return;
     const bool by_name = words_.like_teacher(run.hint);
     const bool by_optimizer = seen_.any_optimizer && !seen_.unknown_optimizer;
@@ -442,6 +473,7 @@ class Judge {
       const std::string_view line = tree_.text(cache.site);
       const std::string_view target = line.substr(0, line.find('='));
       if (target.find("device") != std::string_view::npos ||
+          target.find("[ctx]") != std::string_view::npos ||
           target.find("dtype") != std::string_view::npos ||
           target.find("shape") != std::string_view::npos) {
         continue;

@@ -119,8 +119,7 @@ class SourceJudge {
       for (const NodeId statement : tree_.items(tree_.root)) {
         const Node& assigned = tree_[statement];
         if (assigned.kind == NodeKind::kAssign && assigned.b != 0 &&
-            tree_[assigned.a].kind == NodeKind::kName &&
-            tree_[assigned.a].name == tree_[id].name &&
+            tree_[assigned.a].kind == NodeKind::kName && tree_[assigned.a].name == tree_[id].name &&
             tree_[assigned.b].kind == NodeKind::kNumber) {
           return positive_integer(assigned.b);
         }
@@ -203,7 +202,7 @@ class SourceJudge {
     for (std::size_t i = skip; i < parameters.size(); ++i) {
       const std::size_t at = i - skip;
       const bool known = at < differentiable.size();
-      const bool needs_none = known && tree_[differentiable[at]].kind == NodeKind::kNoneValue;
+      const bool needs_none = known && is_none(differentiable[at], backward);
       if (is_tensor_parameter(parameters[i], forward, known, needs_none)) {
         tensors.insert(tree_[parameters[i]].name);
       }
@@ -294,16 +293,41 @@ class SourceJudge {
     return out;
   }
 
+  // None, or a name that backward gives no other value.
+  bool is_none(NodeId gradient, NodeId backward) const {
+    if (tree_[gradient].kind != NodeKind::kName)
+      return tree_[gradient].kind == NodeKind::kNoneValue;
+    bool none = false, other = false;
+    const std::function<void(NodeId, NodeId)> assigned = [&](NodeId target, NodeId value) {
+      if (tree_[target].kind == NodeKind::kName && tree_[target].name == tree_[gradient].name) {
+        NodeId last = value;
+        while (tree_[last].kind == NodeKind::kAssign && tree_[last].b != 0) last = tree_[last].b;
+        (tree_[last].kind == NodeKind::kNoneValue ? none : other) = true;
+      }
+      for (const NodeId item : tree_.items(target)) {
+        if (tree_[target].kind == NodeKind::kTuple) assigned(item, value);
+      }
+    };
+    walk(tree_[backward].a, [&](NodeId at) {
+      if (tree_[at].kind == NodeKind::kAssign && tree_[at].b != 0) {
+        assigned(tree_[at].a, tree_[at].b);
+      }
+      return true;
+    });
+    return none && !other;
+  }
+
   bool is_tensor_parameter(NodeId parameter, NodeId function, bool known, bool needs_none) const {
     const Node& node = tree_[parameter];
     if (node.flag != 0) return false;
     if (node.b != 0) return tree_.text(node.b).find("Tensor") != std::string_view::npos;
     if (node.a != 0) return false;
     if (known && !needs_none) return true;
-    return used_as_tensor(node.name, function);
+    return used_as_tensor(node.name, function, !known);
   }
 
-  bool used_as_tensor(Name name, NodeId function) const {
+  // `by_modules`: to be given to what sounds like a module is enough.
+  bool used_as_tensor(Name name, NodeId function, bool by_modules = true) const {
     bool tensor = false;
     walk(tree_[function].a, [&](NodeId at) {
       const Node& node = tree_[at];
@@ -318,7 +342,8 @@ class SourceJudge {
         const bool creates =
             words_.torch_function(last) == FunctionRole::kCreate && last != "as_tensor";
         const std::vector<std::string> words = words_of(last);
-        const bool module = !words.empty() && words_.like_module(names_.intern(words.back())) &&
+        const bool module = by_modules && !words.empty() &&
+                            words_.like_module(names_.intern(words.back())) &&
                             !words_.like_loader(names_.intern(last));
         if ((torch && !creates) || module) {
           for (const NodeId item : tree_.items(at)) {
@@ -340,21 +365,20 @@ class SourceJudge {
 
   bool works_on_tensors(NodeId call) const {
     const std::string_view last = last_word(tree_[call].a);
-    if (last.empty() || (last[0] >= 'A' && last[0] <= 'Z')) return false;
+    if (last.empty() || (last[0] >= 'A' && last[0] <= 'Z') || last.starts_with("on_")) return false;
     const Name name = names_.intern(last);
     if (last == "backward" || words_.method(name) == MethodRole::kModuleRun) return true;
     static const auto* const verbs =
         new Set{"train",   "training", "step",    "infer",      "inference", "predict",
                 "forward", "generate", "denoise", "transcribe", "attention"};
-    static const auto* const makers = new Set{"get", "load", "create", "build", "make", "new",
-                                              "init", "setup", "prepare", "from"};
+    static const auto* const makers = new Set{"get", "load", "create", "build",   "make",
+                                              "new", "init", "setup",  "prepare", "from"};
     const std::vector<std::string> words = words_of(last);
     for (const std::string& word : words) {
       if (verbs->count(word) != 0) return true;
     }
     return !words.empty() && words.size() < 3 && words.back() != "module" && words[0] != "import" &&
-           makers->count(words[0]) == 0 &&
-           words_.like_module(names_.intern(words.back()));
+           makers->count(words[0]) == 0 && words_.like_module(names_.intern(words.back()));
   }
 
   void exceptions(NodeId id) {
@@ -368,6 +392,14 @@ class SourceJudge {
       return true;
     });
     if (!torch) return;
+    // A function that calls itself tries again too.
+    for (NodeId around = 1; around < tree_.nodes.size(); ++around) {
+      const Node& function = tree_[around];
+      if (function.kind == NodeKind::kFunction && function.begin < tree_[id].begin &&
+          function.end >= tree_[id].end) {
+        tried.insert(text(function.name));
+      }
+    }
     for (const NodeId handler : tree_.items(id)) {
       const std::string_view type =
           tree_[handler].a != 0 ? tree_.text(tree_[handler].a) : std::string_view("Exception");
@@ -395,7 +427,8 @@ class SourceJudge {
     const Node& whole = tree_[node.a];
     const std::string_view name = text(whole.name);
     return words_.like_optimizer(whole.name) || name.find("sched") != std::string_view::npos ||
-           name.find("scaler") != std::string_view::npos || name.find("bar") != std::string_view::npos;
+           name.find("scaler") != std::string_view::npos ||
+           name.find("bar") != std::string_view::npos;
   }
 
   void retry(NodeId handler, const std::unordered_set<std::string_view>& tried) {
@@ -617,9 +650,7 @@ class SourceJudge {
         walk(later, [&](NodeId at) {
           if (heavy_call(at, function)) {
             for (const NodeId item : tree_.items(at)) {
-              if (tree_[item].kind == NodeKind::kName && collected.count(tree_[item].name) != 0) {
-                peak_after = true;
-              }
+              for (const Name name : collected) peak_after = peak_after || mentions(item, name);
             }
           }
           return true;
