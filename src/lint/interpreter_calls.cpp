@@ -824,7 +824,12 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
       if (receiver.has(kLeaf) && receiver.history != 0) {
         bool tensors = name == "copy_" || name == "lerp_" || name == "add_" || name == "sub_" ||
                        name == "mul_" || name == "addcmul_" || name == "addcdiv_" || name == "div_";
-        if (tensors && grad_ == GradMode::kOn) note_update(id);
+        bool history = false;
+        for (const Value& value : given.positional) history = history || value.history != 0;
+        // A frozen one that is written numbers to needs no graph.
+        const ObjectId owner = graph_[receiver.history].module;
+        const bool harmless = owner != 0 && is_frozen(owner) && !history;
+        if (tensors && grad_ == GradMode::kOn && !harmless) note_update(id);
         return receiver;
       }
       Value out = tensor_from(GraphOp::kArithmetic, given, &receiver, id);

@@ -75,10 +75,14 @@ class Judge {
 
   void carried() {
     for (const CarriedOver& event : seen_.carried) {
-      if (!graph_.has_history(event.result) && !graph_[event.result].backwarded) continue;
+      // What unknown code made of it has history if backward ran through it in a loop that is
+      // there.
+      const bool seen_backward =
+          graph_[event.result].backwarded && !graph_.loop(event.loop).implicit;
+      if (!graph_.has_history(event.result) && !seen_backward) continue;
       if (resets_itself(event.loop)) continue;
       // A class that keeps a state on a condition only does so when it is told to, as in decoding.
-      if (graph_.loop(event.loop).implicit && graph_[event.carried].kept_on_condition) continue;
+      if (graph_.loop(event.loop).implicit && kept_on_condition(event.carried)) continue;
       const bool training = is_training(event.loop, event.root);
       if (event.by == CarriedOver::By::kUse) {
         if (!training || !graph_.has_history(event.carried)) continue;
@@ -169,6 +173,14 @@ class Judge {
       }
     }
     return false;
+  }
+
+  bool kept_on_condition(GraphId id) const {
+    const GraphNode& node = graph_[id];
+    if (node.kept_on_condition) return true;
+    const bool alias = node.op == GraphOp::kJoin || node.op == GraphOp::kAlias;
+    return alias && std::any_of(node.inputs.begin(), node.inputs.end(),
+                                [&](GraphId input) { return graph_[input].kept_on_condition; });
   }
 
   // A state that is multiplied by what the network computed, as the cell of an LSTM is.

@@ -285,6 +285,8 @@ std::uint16_t Vocabulary::traits(Name name) {
     }
     if (has_any(words, *loss) || ends_with(main, "loss")) out |= kLoss;
     if (has_any(words, *metric)) out |= kMetric;
+    static const auto* const densities = new Set{"prob", "probs", "likelihood", "softmax"};
+    if (has_any(words, *densities)) out &= static_cast<std::uint16_t>(~kMetric);
     if (has_any(words, *optimizer) || ends_with(main, "optimizer")) out |= kOptimizer;
     if (loader->count(main) || ends_with(main, "loader")) out |= kLoader;
     if (has_any(words, *evaluation)) out |= kEvaluation;
