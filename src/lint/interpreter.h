@@ -170,6 +170,7 @@ class Interpreter {
   void mark_dropped(const Value& value);
   NodeId site_for(GraphId carried, GraphId fresh);
   void check_logged(std::string_view method, const Arguments& given, NodeId id);
+  void note_weight(NodeId id, const std::string& shape, std::int64_t weights, bool table = false);
   void check_linear(const std::string& path, const Arguments& given, NodeId id);
   void run_hooks(const Value& output);
 

@@ -1141,6 +1141,29 @@ void Interpreter::note_forward(const Value& result, const Value& module, const A
   seen_.forwards.push_back(run);
 }
 
+// A vocabulary is as large as it is: that is said, and is no mistake.
+void Interpreter::note_weight(NodeId id, const std::string& shape, std::int64_t weights,
+                              bool table) {
+  bool vocabulary = table;
+  for (const NodeId item : tree_.items(id)) {
+    std::string text(tree_.text(item));
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    for (const char* word : {"vocab", "num_tokens", "ntoken", "n_token"}) {
+      vocabulary = vocabulary || text.find(word) != std::string::npos;
+    }
+  }
+  const std::string size = concat(
+      "a weight of ", shape, " is ", with_thousands(weights / (1 << 18)), " MiB in float32, and ",
+      with_thousands(weights / (1 << 16)), " MiB with its gradient and Adam's two moments");
+  seen_.direct.push_back(
+      {"huge-linear", id,
+       size + (vocabulary ? "; as large as its vocabulary, and no mistake: tied weights, sparse "
+                            "gradients or an adaptive softmax make it cheaper"
+                          : "; pool the features first, or factor it"),
+       vocabulary});
+}
+
 void Interpreter::check_linear(const std::string& path, const Arguments& given, NodeId id) {
   const std::string_view kind = last_word(path);
   const auto at = [&](std::size_t index, std::string_view word) -> std::optional<Value> {
@@ -1164,6 +1187,14 @@ void Interpreter::check_linear(const std::string& path, const Arguments& given, 
     if (__builtin_mul_overflow(weights, c->number, &weights)) return;
     shape = concat(with_thousands(a->number), " x ", with_thousands(b->number), " x ",
                    with_thousands(c->number));
+  }
+  if (kind == "Embedding" || kind == "EmbeddingBag") {
+    const auto rows = at(0, "num_embeddings"), columns = at(1, "embedding_dim");
+    if (!rows || !columns || !rows->has(kKnownNumber) || !columns->has(kKnownNumber)) return;
+    if (__builtin_mul_overflow(rows->number, columns->number, &weights)) return;
+    shape = concat(with_thousands(rows->number), " x ", with_thousands(columns->number));
+    if (weights >= kHugeWeights) note_weight(id, shape, weights, /*table=*/true);
+    return;
   }
   if (kind.rfind("Conv", 0) == 0 && kind.size() >= 6) {
     // A kernel as large as the map is a Linear.
@@ -1195,21 +1226,7 @@ void Interpreter::check_linear(const std::string& path, const Arguments& given, 
     }
   }
   if (weights < kHugeWeights) return;
-  // A vocabulary is as large as it is.
-  for (const NodeId item : tree_.items(id)) {
-    const std::string_view text = tree_.text(item);
-    if (text.find("vocab") != std::string_view::npos ||
-        text.find("VOCAB") != std::string_view::npos ||
-        text.find("num_tokens") != std::string_view::npos ||
-        text.find("NUM_TOKENS") != std::string_view::npos) {
-      return;
-    }
-  }
-  seen_.direct.push_back({"huge-linear", id,
-                          concat("a weight of ", shape, " is ", with_thousands(weights / (1 << 18)),
-                                 " MiB in float32, and ", with_thousands(weights / (1 << 16)),
-                                 " MiB with its gradient and Adam's two moments; pool the features "
-                                 "first, or factor it")});
+  note_weight(id, shape, weights);
 }
 
 // One that came from elsewhere, as an argument, may update any module.
@@ -1529,16 +1546,11 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
       for (const std::int64_t size : sizes) {
         if (__builtin_mul_overflow(weights, size, &weights)) weights = 0;
       }
-      const std::string_view text = tree_.line_text(tree_[id].line);
-      if (sizes.size() == 2 && weights >= kHugeWeights &&
-          text.find("emb") == std::string_view::npos &&
-          text.find("vocab") == std::string_view::npos) {
-        seen_.direct.push_back(
-            {"huge-linear", id,
-             concat("a weight of ", with_thousands(sizes[0]), " x ", with_thousands(sizes[1]),
-                    " is ", with_thousands(weights / (1 << 18)),
-                    " MiB in float32, and four times that with its gradient and "
-                    "Adam's two moments; factor it")});
+      if (sizes.size() == 2 && weights >= kHugeWeights) {
+        const std::string_view line = tree_.line_text(tree_[id].line);
+        note_weight(id, concat(with_thousands(sizes[0]), " x ", with_thousands(sizes[1])), weights,
+                    line.find("emb") != std::string_view::npos ||
+                        line.find("vocab") != std::string_view::npos);
       }
     }
     return parameter_of(frame_->self, id);

@@ -24,6 +24,10 @@ class Judge {
 
   std::vector<RawFinding> run() {
     for (const Direct& direct : seen_.direct) {
+      if (direct.note) {
+        out_.push_back({direct.rule, direct.site, direct.message, Cost::kPeak, false, true});
+        continue;
+      }
       add(direct.rule, direct.site, direct.message,
           direct.rule == "cycle-caches-loader" ? Cost::kLeak : Cost::kPeak);
     }

@@ -81,6 +81,7 @@ struct Direct {
   std::string rule;
   NodeId site;
   std::string message;
+  bool note = false;  // said, but no finding
 };
 
 struct Observations {
