@@ -39,6 +39,7 @@ enum ValueFlag : std::uint16_t {
   kModuleOutput = 64,  // what a module returned, not reduced
   kTensorKey = 128,    // an identity made from a tensor: id(x), str(x), x.data_ptr()
   kLoaderValue = 256,  // a batch out of a loader
+  kSupposed = 1024,    // the default of a parameter that somebody may give another value
   kKeyOf = 512,        // each key of the dict whose object id `number` holds, one after the other
 };
 

@@ -1249,6 +1249,15 @@ void Interpreter::store_item(NodeId target, const Value& value, NodeId site) {
     cache.from_module = value.has(kModuleOutput);
     if (!key.has(kFromSize) && frame_->node != 0) seen_.caches.push_back(cache);
   }
+  // An empty container in place of an entry empties it.
+  if (value.object != 0 && value.history == 0 && heap_[value.object].slots.empty() &&
+      heap_[value.object].fields.empty() &&
+      (heap_[value.object].kind == ObjectKind::kDict ||
+       heap_[value.object].kind == ObjectKind::kList)) {
+    if (const Value* element = heap_.find(container, n_.element); element && element->object != 0) {
+      heap_[element->object].emptied = true;
+    }
+  }
   // Under each key of another dict, it is the same entries each time.
   store_into(container, value, site, key.has(kKeyOf) || (first != 0 && is_fixed(first)));
 }
@@ -1612,6 +1621,7 @@ NodeId Interpreter::site_for(GraphId carried, GraphId fresh) {
   const bool stores = carried == 0;
   while (has_caller() && frame->self != 0 && frame->self != frame->caller->self &&
          !(frame->owner != 0 && class_is_module(frame->owner)) &&
+         !(frame->by_hook && !frame->caller->by_hook) &&
          (stores ? came_in(fresh) : made_from_arguments(fresh))) {
     frame = frame->caller;
   }

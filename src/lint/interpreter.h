@@ -171,6 +171,7 @@ class Interpreter {
   NodeId site_for(GraphId carried, GraphId fresh);
   void check_logged(std::string_view method, const Arguments& given, NodeId id);
   void note_weight(NodeId id, const std::string& shape, std::int64_t weights, bool table = false);
+  bool is_product(NodeId id) const;
   void check_linear(const std::string& path, const Arguments& given, NodeId id);
   void run_hooks(const Value& output);
 

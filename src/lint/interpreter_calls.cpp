@@ -195,7 +195,11 @@ Value Interpreter::parameter_default(NodeId parameter, Frame& frame) {
   const Node& node = tree_[parameter];
   (void)frame;
   // Who calls it with another number is not in the file.
-  if (node.a != 0 && tree_[node.a].kind == NodeKind::kNumber) return evaluate(node.a);
+  if (node.a != 0 && tree_[node.a].kind == NodeKind::kNumber) {
+    Value number = evaluate(node.a);
+    number.flags |= kSupposed;
+    return number;
+  }
   if (node.b != 0) {
     const std::string_view type = tree_.text(node.b);
     if (type == "Tensor" || type == "torch.Tensor") {
@@ -1164,6 +1168,15 @@ void Interpreter::note_weight(NodeId id, const std::string& shape, std::int64_t 
        vocabulary});
 }
 
+bool Interpreter::is_product(NodeId id) const {
+  if (id == 0) return false;
+  const Node& node = tree_[id];
+  if (node.kind == NodeKind::kKeyword) return is_product(node.a);
+  if (node.kind != NodeKind::kBinary) return false;
+  const std::string& op = names_.text(node.name);
+  return op == "*" || op == "**" || is_product(node.a) || is_product(node.b);
+}
+
 void Interpreter::check_linear(const std::string& path, const Arguments& given, NodeId id) {
   const std::string_view kind = last_word(path);
   const auto at = [&](std::size_t index, std::string_view word) -> std::optional<Value> {
@@ -1176,6 +1189,8 @@ void Interpreter::check_linear(const std::string& path, const Arguments& given, 
   if (kind == "Linear") {
     const auto in = at(0, "in_features"), out = at(1, "out_features");
     if (!in || !out || !in->has(kKnownNumber) || !out->has(kKnownNumber)) return;
+    // A width that is only supposed is nobody's mistake; a map that is flattened is.
+    if (in->has(kSupposed) && !is_product(tree_.items(id).empty() ? 0 : tree_.items(id)[0])) return;
     if (__builtin_mul_overflow(in->number, out->number, &weights)) return;
     shape = concat(with_thousands(in->number), " x ", with_thousands(out->number));
   } else if (kind == "Bilinear") {

@@ -538,7 +538,11 @@ Value Interpreter::subscript(NodeId id) {
 Value Interpreter::binary(Name op_name, const Value& a, const Value& b, NodeId id) {
   const std::string& op = names_.text(op_name);
   if (a.has(kKnownNumber) && b.has(kKnownNumber)) {
-    if (const auto value = folded(op, a.number, b.number)) return constant(*value);
+    if (const auto value = folded(op, a.number, b.number)) {
+      Value out = constant(*value);
+      out.flags |= (a.flags | b.flags) & kSupposed;
+      return out;
+    }
   }
   const auto is_list = [&](const Value& value) {
     return value.object != 0 && (heap_[value.object].kind == ObjectKind::kList ||

@@ -258,6 +258,7 @@ class Judge {
       if (node.op == GraphOp::kAlias && node.backwarded) used_with_gradient.insert(node.origin);
     }
     for (const Stored& event : seen_.stored) {
+      if (event.by_hook && in_.heap()[event.container].emptied) continue;
       if (event.by_hook && !event.aliases.empty() &&
           used_with_gradient.count(graph_[event.aliases[0]].origin) != 0) {
         continue;
