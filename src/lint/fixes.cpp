@@ -78,6 +78,13 @@ class Fixer {
     return {insert(tree_[value].begin, "("), insert(tree_[value].end, ").detach()")};
   }
 
+  // A memory of the file's, or of elsewhere, is given what it keeps: pooled = pool.query(fake).
+  bool keeps_its_argument(NodeId value) const {
+    return finding_.rule == "history-stored" && tree_[value].kind == NodeKind::kCall &&
+           tree_[site().a].kind == NodeKind::kName &&
+           !tree_.text(tree_[value].a).starts_with("torch.");
+  }
+
   std::optional<Fix> detach() {
     NodeId value = 0;
     NodeId call = 0;
@@ -88,26 +95,62 @@ class Fixer {
           tree_[site().a].kind == NodeKind::kTuple) {
         return std::nullopt;
       }
+      if (keeps_its_argument(value)) call = value;
     } else if (site().kind == NodeKind::kExprStatement && tree_[site().a].kind == NodeKind::kCall) {
       call = site().a;
-      const auto given = tree_.items(call);
-      if (given.empty()) return std::nullopt;
-      value = given[0];
-      const Node& node = tree_[value];
-      if (node.kind != NodeKind::kName && node.kind != NodeKind::kAttribute &&
-          node.kind != NodeKind::kCall && node.kind != NodeKind::kSubscript &&
-          node.kind != NodeKind::kBinary) {
-        return std::nullopt;
-      }
+    } else if (site().kind == NodeKind::kReturn && site().a != 0) {
+      value = site().a;
     } else {
       return std::nullopt;
     }
+    if (call != 0) {
+      value = kept_argument(call);
+      if (value == 0) return std::nullopt;
+      const NodeKind kind = tree_[value].kind;
+      if (kind != NodeKind::kName && kind != NodeKind::kAttribute && kind != NodeKind::kCall &&
+          kind != NodeKind::kSubscript && kind != NodeKind::kBinary) {
+        return std::nullopt;
+      }
+    }
+    // Of a list made in one go, or of a sum over one, each element.
+    if (tree_[value].kind == NodeKind::kCall && tree_.text(tree_[value].a) == "sum" &&
+        !tree_.items(value).empty()) {
+      value = tree_.items(value)[0];
+    }
+    switch (tree_[value].kind) {
+      case NodeKind::kListComp:
+      case NodeKind::kSetComp:
+      case NodeKind::kGenerator:
+        value = tree_[value].a;
+        break;
+      case NodeKind::kDictComp:
+        value = tree_[tree_[value].a].b;
+        break;
+      default:
+        if (site().kind == NodeKind::kReturn) return std::nullopt;
+        break;
+    }
+    if (tree_.text(value).ends_with(".detach()")) return std::nullopt;
     // A meter's first argument need not be the value: with more than one, a name must say so.
     const bool sure =
         finding_.detach_is_safe &&
         (call == 0 || tree_.items(call).size() == 1 ||
          (tree_[value].kind == NodeKind::kName && words_.like_loss(tree_[value].name)));
     return Fix{"detach what outlives the iteration", sure, detached(value)};
+  }
+
+  // The one argument, or the one of several that is named for a loss; 0: nobody can tell.
+  NodeId kept_argument(NodeId call) const {
+    const auto given = tree_.items(call);
+    if (given.size() == 1) return given[0];
+    NodeId found = 0;
+    for (const NodeId argument : given) {
+      if (tree_[argument].kind == NodeKind::kName && words_.like_loss(tree_[argument].name)) {
+        if (found != 0) return 0;
+        found = argument;
+      }
+    }
+    return found;
   }
 
   std::optional<Fix> detach_state() {

@@ -40,7 +40,8 @@ LoopId GradientGraph::crossed(WhereId then, WhereId now) const {
 }
 
 void GradientGraph::run_backward(GraphId target, NodeId origin, WhereId where, bool retain,
-                                 bool frees, bool trains) {
+                                 bool frees, bool trains, bool supposed) {
+  if (supposed && !has_history(target)) return;
   backward_runs_.push_back({origin, where, target, retain});
   const int run = static_cast<int>(backward_runs_.size());
   // Backward works on the target, so if nothing else gives it history, what it is made of by
@@ -155,6 +156,20 @@ bool GradientGraph::from_parameters_only(GraphId id) const {
   return parameter && !other;
 }
 
+bool GradientGraph::from_parameters_by_calls(GraphId id) const {
+  bool parameter = false;
+  const bool other = walk(
+      size(), id,
+      [&](GraphId at) {
+        const GraphNode& node = (*this)[at];
+        parameter = parameter || is_leaf(node);
+        const bool unknown = node.op == GraphOp::kCall && node.inputs.empty();
+        return unknown || node.op == GraphOp::kForward ? Walk::kStop : Walk::kOn;
+      },
+      [&](GraphId at) -> const auto& { return (*this)[at].inputs; });
+  return parameter && !other;
+}
+
 bool GradientGraph::reaches(GraphId from, GraphId to) const {
   return walk(
       size(), to, [&](GraphId at) { return at == from ? Walk::kStop : Walk::kOn; },
@@ -189,6 +204,12 @@ bool GradientGraph::thrown_away(GraphId id) const {
         const bool used = node.backwarded || node.escaped || node.confirmed || node.kept;
         return used ? Walk::kStop : Walk::kOn;
       },
+      [&](GraphId at) -> const auto& { return uses_[static_cast<std::size_t>(at)]; });
+}
+
+bool GradientGraph::cut_somewhere(GraphId id) const {
+  return walk(
+      size(), id, [&](GraphId at) { return (*this)[at].cut ? Walk::kStop : Walk::kOn; },
       [&](GraphId at) -> const auto& { return uses_[static_cast<std::size_t>(at)]; });
 }
 

@@ -23,7 +23,9 @@ struct LoopRun {
   NodeId function = 0;   // in which it stands
   int branch_depth = 0;  // of the body
   bool implicit = false;
+  bool comprehension = false;
   bool over_data = false;        // iterates a data loader, or what is named as one
+  bool evaluates = false;        // over a loader that is named so: val_loader
   bool over_parameters = false;  // iterates a module's parameters or layers
   std::int64_t trips = -1;       // when known
   int backwards = 0, own_backwards = 0, gradients = 0, steps = 0, zeroed = 0, forwards = 0,
@@ -56,18 +58,21 @@ struct GraphNode {
   NodeId origin = 0;
   std::int32_t module = 0;  // the object that ran, or that owns the parameter
   GraphOp op = GraphOp::kFunction;
-  bool certain = false;       // has history whatever its inputs are
-  bool confirmed = false;     // backward was called on it
-  bool backwarded = false;    // backward ran through it
-  bool trained = false;       // by backward(), not by autograd.grad
-  bool freed = false;         // and freed its graph
-  bool retained = false;      // a backward with retain_graph=True did
-  bool detached = false;      // detach_() cut it off
-  bool escaped = false;       // handed to code that is not here
-  bool dropped = false;       // used through detach, item, a comparison
-  bool kept = false;          // sits in a container that lives on
-  bool other_branch = false;  // kJoin: its input as a branch left it in which it was not freed
-  int backward = 0;           // the backward run that marked it, from 1
+  bool certain = false;            // has history whatever its inputs are
+  bool confirmed = false;          // backward was called on it
+  bool backwarded = false;         // backward ran through it
+  bool trained = false;            // by backward(), not by autograd.grad
+  bool freed = false;              // and freed its graph
+  bool retained = false;           // a backward with retain_graph=True did
+  bool detached = false;           // detach_() cut it off
+  bool escaped = false;            // handed to code that is not here
+  bool cut = false;                // used through detach()
+  bool dropped = false;            // used through detach, item, a comparison
+  bool view = false;               // rows of its input
+  bool kept_on_condition = false;  // as an attribute, in one branch only
+  bool kept = false;               // sits in a container that lives on
+  bool other_branch = false;       // kJoin: its input as a branch left it in which it was not freed
+  int backward = 0;                // the backward run that marked it, from 1
 };
 
 struct BackwardRun {
@@ -104,14 +109,17 @@ class GradientGraph {
 
   // backward() on `target`, which marks everything that it is made from.
   // `retain`: retain_graph=True was asked for; `frees`: the graph is gone afterwards.
+  // `supposed`: it stands for one in code that is not here, and says nothing about the target.
   void run_backward(GraphId target, NodeId origin, WhereId where, bool retain, bool frees,
-                    bool trains = true);
+                    bool trains = true, bool supposed = false);
   const std::vector<BackwardRun>& backward_runs() const { return backward_runs_; }
 
   // Whether the value has history for certain, given everything that happened.
   bool has_history(GraphId id);
   // Whether all that it is made from are parameters and numbers: no module ran.
   bool from_parameters_only(GraphId id) const;
+  // The same, where functions of unknown kind may have worked on them.
+  bool from_parameters_by_calls(GraphId id) const;
   bool reaches(GraphId from, GraphId to) const;
   // Whether the activations behind the value are gone: of itself, or of what it was computed from.
   bool activations_freed(GraphId id) const;
@@ -119,6 +127,7 @@ class GradientGraph {
   // handed to unknown code. Call index_uses() after the last add().
   bool thrown_away(GraphId id) const;
   bool dropped_somewhere(GraphId id) const;
+  bool cut_somewhere(GraphId id) const;
   void index_uses();
 
  private:

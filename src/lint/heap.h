@@ -39,6 +39,8 @@ enum ValueFlag : std::uint16_t {
   kModuleOutput = 64,  // what a module returned, not reduced
   kTensorKey = 128,    // an identity made from a tensor: id(x), str(x), x.data_ptr()
   kLoaderValue = 256,  // a batch out of a loader
+  kSupposed = 1024,    // the default of a parameter that somebody may give another value
+  kKeyOf = 512,        // each key of the dict whose object id `number` holds, one after the other
 };
 
 struct Value {
@@ -80,11 +82,14 @@ struct Object {
   ObjectId parent = 0;   // scope: the enclosing one; instance: its class; part: its whole
   ObjectId self = 0;     // bound methods
   WhereId birth = 0;     // where it was made, or last emptied
+  LoopId made_by = 0;    // of a generator expression: its loop
   bool no_grad = false;  // functions: decorated so
   bool context_manager = false;
   bool optimized = false;  // its parameters are an optimizer's
   bool bounded = false;    // containers: cannot grow without limit
+  bool emptied = false;    // somewhere in a loop, perhaps on a condition
   bool is_module = false;  // seen used as a module
+  bool touched = false;    // unknown code was given it together with a tensor that needs gradients
   bool is_property = false;
   bool is_static = false, is_class_method = false;
   std::vector<Slot> slots;

@@ -32,6 +32,15 @@ Interpreter::Interpreter(const SyntaxTree& tree, Names& names, Vocabulary& vocab
         .create_graph = word("create_graph"),
         .maxlen = word("maxlen"),
         .wildcard = word("*")};
+  std::unordered_set<NodeId> callees;
+  for (const Node& node : tree_.nodes) {
+    if (node.kind == NodeKind::kCall) callees.insert(node.a);
+  }
+  for (NodeId id = 1; id < tree_.nodes.size(); ++id) {
+    if (tree_[id].kind == NodeKind::kAttribute && callees.count(id) == 0) {
+      handed_over_.insert(tree_[id].name);
+    }
+  }
   for (const Node& node : tree_.nodes) {
     if (node.kind != NodeKind::kCall || node.a == 0) continue;
     const Node& callee = tree_[node.a];
@@ -45,6 +54,21 @@ Interpreter::Interpreter(const SyntaxTree& tree, Names& names, Vocabulary& vocab
   }
   module_names_.erase(0);
   module_names_.erase(n_.self);
+  is_test_ = tree_.source.find("import pytest") != std::string::npos;
+  for (const char* statement : {"\nassert ", "\n    assert "}) {
+    asserts_ = asserts_ || tree_.source.find(statement) != std::string::npos;
+  }
+  for (const Node& node : tree_.nodes) {
+    if (node.kind != NodeKind::kYield) continue;
+    NodeId innermost = 0;
+    for (NodeId id = 1; id < tree_.nodes.size(); ++id) {
+      const Node& function = tree_[id];
+      if (function.kind != NodeKind::kFunction && function.kind != NodeKind::kLambda) continue;
+      if (function.begin > node.begin || function.end < node.end) continue;
+      if (innermost == 0 || function.begin > tree_[innermost].begin) innermost = id;
+    }
+    generators_.insert(innermost);
+  }
 }
 
 void Interpreter::run() {
@@ -53,6 +77,7 @@ void Interpreter::run() {
   frame.scope = module_scope_;
   frame_ = &frame;
   block(tree_.root);
+  module_grad_ = grad_;
   // First what nobody calls, for it calls the rest; then what is left.
   const auto run_functions = [&](bool called) {
     for (std::size_t i = 0; i < functions_.size(); ++i) {
@@ -71,7 +96,7 @@ void Interpreter::run() {
 
 void Interpreter::run_function_root(ObjectId function) {
   steps_ = 0;
-  grad_ = GradMode::kOn;
+  grad_ = module_grad_;
   const NodeId node = heap_[function].node;
   Arguments given;
   for (const NodeId parameter : tree_.items(node)) {
@@ -82,7 +107,7 @@ void Interpreter::run_function_root(ObjectId function) {
   run.implicit = true;
   run_loop(node, run, [&] {
     Arguments again = given;
-    grad_ = GradMode::kOn;
+    grad_ = module_grad_;
     next_is_root_ = true;
     mark_escaped(call_function(function, again, node));
     return Flow::kNormal;
@@ -98,20 +123,27 @@ void Interpreter::run_class_root(ObjectId cls) {
       const NodeId node = heap_[function].node;
       if (tree_[node].kind != NodeKind::kFunction || tree_[node].name == n_.init) continue;
       if (entered_.count(node)) continue;
-      if (called_names_.count(tree_[node].name) != called) continue;
+      // A method that is handed over is a callback: it runs after what hands it over.
+      const Name name = tree_[node].name;
+      if ((called_names_.count(name) != 0 || handed_over_.count(name) != 0) != called) continue;
       methods.push_back(function);
     }
   };
   pick(false);
   pick(true);
-  if (methods.empty()) return;
   steps_ = 0;
-  grad_ = GradMode::kOn;
+  grad_ = module_grad_;
   Arguments nothing;
   nothing.spread = true;
+  const Value* init = find_in_class(cls, n_.init);
+  const bool initialised =
+      init != nullptr && init->object != 0 && entered_.count(heap_[init->object].node) != 0;
+  if (methods.empty() && initialised) return;
   const Value self = instantiate(cls, nothing, heap_[cls].node);
+  if (methods.empty()) return;
   const bool module = class_is_module(cls);
   const bool lightning = class_derives(cls, "Lightning");
+  const bool trainer = class_derives(cls, "Trainer");
   const bool function = class_derives(cls, "Function") || class_derives(cls, "Dataset");
   if (function) return;
   const auto arguments_for = [&](ObjectId method) {
@@ -138,7 +170,7 @@ void Interpreter::run_class_root(ObjectId cls) {
       // Reached from another method by now: seen with better arguments.
       if (graph_.where(where_).pass == 1 && entered_.count(node)) reached.insert(node);
       if (reached.count(node)) continue;
-      grad_ = GradMode::kOn;
+      grad_ = module_grad_;
       const std::string& name = names_.text(tree_[node].name);
       const bool evaluation = words_.like_evaluation(tree_[node].name);
       if (lightning && evaluation) grad_ = GradMode::kOff;
@@ -146,7 +178,18 @@ void Interpreter::run_class_root(ObjectId cls) {
       Value result;
       next_is_root_ = true;
       root_method_ = node;
-      if (module && name == "forward") {
+      if (name.find("epoch") != std::string::npos) {
+        // Many steps are between two of these: what it resets is there in most of them.
+        branches({[&] {
+                    const ObjectId bound_method = make(ObjectKind::kFunction, node);
+                    const Object copy = heap_[method];
+                    heap_[bound_method] = copy;
+                    heap_[bound_method].self = copy.is_static ? 0 : self.object;
+                    result = call_function(bound_method, again, node);
+                    return Flow::kNormal;
+                  },
+                  [] { return Flow::kNormal; }});
+      } else if (module && name == "forward") {
         ++module_depth_;  // it is no call that stands anywhere
         result = call_module(self, again, node, 0);
         --module_depth_;
@@ -158,21 +201,19 @@ void Interpreter::run_class_root(ObjectId cls) {
         result = call_function(bound_method, again, node);
       }
       mark_escaped(result);
-      if ((lightning && name == "training_step") || (module && name == "forward")) {
+      const bool step = (lightning && name == "training_step") ||
+                        (trainer && (name == "compute_loss" || name == "training_step"));
+      if (step || (module && name == "forward")) {
         // Whoever calls these goes on to backward.
         Arguments plain;
-        if (name == "training_step") {
-          backward(result, plain, node);
-        } else {
-          for (const GraphId id : histories(result)) graph_[id].escaped = true;
-          backward(result, plain, node);
-        }
+        if (!step) mark_escaped(result);
+        backward(result, plain, node, /*supposed=*/!step);
       }
     }
     return Flow::kNormal;
   });
   root_method_ = 0;
-  grad_ = GradMode::kOn;
+  grad_ = module_grad_;
 }
 
 // ---------------------------------------------------------------- statements
@@ -180,7 +221,16 @@ void Interpreter::run_class_root(ObjectId cls) {
 Interpreter::Flow Interpreter::block(NodeId id) {
   if (id == 0) return Flow::kNormal;
   if (tree_[id].kind != NodeKind::kBlock) return statement(id);
+  const auto steps = [&] {
+    if (where_ == 0) return 0;
+    const LoopRun& loop = graph_.loop(graph_.where(where_).loop);
+    return loop.implicit || loop.function != frame_->node ? 0 : loop.steps;
+  };
+  const int before = steps();
   for (const NodeId item : tree_.items(id)) {
+    const NodeKind kind = tree_[item].kind;
+    // The loop ends with its step: there is no next one to be added to.
+    if ((kind == NodeKind::kReturn || kind == NodeKind::kBreak) && steps() > before) note_zeroed();
     if (const Flow flow = statement(item); flow != Flow::kNormal) return flow;
   }
   return Flow::kNormal;
@@ -369,6 +419,22 @@ void Interpreter::define_class(NodeId id) {
   frame_->scope = scope;
 }
 
+namespace {
+
+// "(int, float)", "dict", "numbers.Number": types that no tensor is of.
+bool names_plain_types(std::string_view type) {
+  static const auto* const plain = new std::unordered_set<std::string_view>{
+      "int", "float",       "str",   "bool",  "bytes",  "complex", "number",  "numbers",
+      "np",  "list",        "tuple", "numpy", "dict",   "set",     "ndarray", "mapping",
+      "abc", "collections", "none",  "type",  "string", "floating"};
+  const std::vector<std::string> words = words_of(type);
+  return !words.empty() && std::all_of(words.begin(), words.end(), [](const std::string& word) {
+    return plain->count(word) != 0;
+  });
+}
+
+}  // namespace
+
 std::optional<bool> Interpreter::truth(NodeId id) {
   const Node& node = tree_[id];
   switch (node.kind) {
@@ -423,11 +489,18 @@ std::optional<bool> Interpreter::truth(NodeId id) {
                                     type.find("list") != std::string_view::npos ||
                                     type.find("dict") != std::string_view::npos ||
                                     type.find("Sequence") != std::string_view::npos;
-        if (asks_tensor && !asks_container) {
-          if (value.only(kIsTensor)) return true;
-          if (container && value.only(kIsObject)) return false;
-        }
-        if (asks_container && !asks_tensor && value.only(kIsTensor)) return false;
+        if (asks_tensor && value.only(kIsTensor)) return true;
+        if (asks_tensor && !asks_container && container && value.only(kIsObject)) return false;
+        if (!asks_tensor && value.only(kIsTensor) && names_plain_types(type)) return false;
+      }
+      if (name == "hasattr" && given.size() == 2 && tree_[given[1]].kind == NodeKind::kString) {
+        const std::string& asked = names_.text(tree_[given[1]].name);
+        const MethodRole role = words_.method(tree_[given[1]].name);
+        const bool of_tensors = role == MethodRole::kDetach || asked == "item" ||
+                                asked == "tolist" || asked == "numpy" || asked == "cpu" ||
+                                asked == "grad_fn" || asked == "requires_grad" ||
+                                asked == "shape" || asked == "mean" || asked == "device";
+        if (of_tensors && evaluate(given[0]).only(kIsTensor)) return true;
       }
       return std::nullopt;
     }
@@ -571,19 +644,96 @@ Interpreter::Flow Interpreter::run_loop(NodeId id, LoopRun run, const std::funct
   return Flow::kNormal;
 }
 
+Value Interpreter::callee_of(NodeId call) {
+  const NodeId callee = tree_[call].a;
+  if (tree_[callee].kind == NodeKind::kName) return look_up(tree_[callee].name);
+  if (tree_[callee].kind == NodeKind::kAttribute) {
+    return attribute(evaluate(tree_[callee].a), tree_[callee].name, callee);
+  }
+  return {};
+}
+
+std::optional<Interpreter::Generator> Interpreter::generator_in(NodeId iterable) {
+  if (generators_.empty() || tree_[iterable].kind != NodeKind::kCall) return std::nullopt;
+  const Value callee = callee_of(iterable);
+  if (callee.is(kIsExternal)) {
+    const std::string& path = names_.text(callee.text);
+    const bool counts = path == "builtins.enumerate";
+    if ((!counts && path.find("tqdm") == std::string::npos) || tree_.items(iterable).empty()) {
+      return std::nullopt;
+    }
+    auto inner = generator_in(tree_.items(iterable)[0]);
+    if (inner && counts) inner->counted = true;
+    return inner;
+  }
+  if (callee.object == 0 || heap_[callee.object].kind != ObjectKind::kFunction ||
+      heap_[callee.object].context_manager || generators_.count(heap_[callee.object].node) == 0) {
+    return std::nullopt;
+  }
+  return Generator{callee, iterable, false};
+}
+
+// The body runs where the generator yields: what it does is done in the generator's loops.
+Interpreter::Flow Interpreter::for_each_yielded(NodeId id, const Generator& generator) {
+  Frame* const mine = frame_;
+  const GradMode grad = grad_;
+  int times = 0;
+  const std::function<void()> body = [&] {
+    ++times;
+    Frame* const theirs = frame_;
+    std::vector<Heap::Changes>* const left_before = left_early_;
+    std::vector<Heap::Changes> left;
+    const GradMode grad_there = grad_;
+    frame_ = mine;
+    left_early_ = &left;
+    grad_ = grad;
+    frame_->statement = id;
+    Value value = theirs->latest;
+    if (generator.counted) value = tuple_of({number(), value}, id);
+    assign(tree_[id].a, value, id);
+    block(tree_[id].c);
+    for (const Heap::Changes& changes : left) {
+      for (const Heap::Change& change : changes) {
+        if (change.value) heap_.widen(change.object, change.key, *change.value);
+      }
+    }
+    grad_ = grad_there;
+    left_early_ = left_before;
+    frame_ = theirs;
+  };
+  run_loop(id, LoopRun{}, [&] {
+    Arguments given = arguments(generator.call);
+    const int before = times;
+    const Value yielded = call_value(generator.callee, given, generator.call, &body);
+    if (times == before) {  // too deep to be entered
+      assign(tree_[id].a, element_of(yielded), id);
+      return block(tree_[id].c);
+    }
+    // Its own loop has shown what one iteration finds of the other.
+    return times - before > 1 ? Flow::kStopped : Flow::kNormal;
+  });
+  for (const NodeId item : tree_.items(id)) block(item);
+  return Flow::kNormal;
+}
+
 Interpreter::Flow Interpreter::for_statement(NodeId id) {
   const Node& node = tree_[id];
+  if (const auto generator = generator_in(node.b)) return for_each_yielded(id, *generator);
   const Value iterable = evaluate(node.b);
   LoopRun run;
   run.over_data = is_loader(iterable);
+  run.evaluates = run.over_data && words_.like_evaluation(iterable.hint);
   if (iterable.object != 0) {
     const Object& object = heap_[iterable.object];
     run.over_parameters = object.is_module || is_module(iterable);
     if (const Value* element = heap_.find(iterable.object, n_.element)) {
-      if (element->has(kLeaf) || is_module(*element)) run.over_parameters = true;
+      const auto part_of_model = [&](const Value& value) {
+        return value.has(kLeaf) || value.has(kStateDict) || is_module(value);
+      };
+      if (part_of_model(*element)) run.over_parameters = true;
       if (element->object != 0 && heap_[element->object].kind == ObjectKind::kTuple) {
         for (const Value& field : heap_[element->object].fields) {
-          if (field.has(kLeaf)) run.over_parameters = true;
+          if (part_of_model(field)) run.over_parameters = true;
         }
       }
     }
@@ -594,11 +744,18 @@ Interpreter::Flow Interpreter::for_statement(NodeId id) {
   }
   run_loop(id, run, [&] {
     frame_->statement = id;
-    assign(node.a, element_of(iterable), id);
+    assign(node.a, iterated(iterable), id);
     return block(node.c);
   });
   for (const NodeId item : tree_.items(id)) block(item);
   return Flow::kNormal;
+}
+
+// What a loop over it gives: of a dict its keys.
+Value Interpreter::iterated(const Value& iterable) {
+  const bool dict = iterable.history == 0 && iterable.object != 0 && iterable.other == 0 &&
+                    heap_[iterable.object].kind == ObjectKind::kDict;
+  return dict ? key_of(iterable.object) : element_of(iterable);
 }
 
 Interpreter::Flow Interpreter::while_statement(NodeId id) {
@@ -647,13 +804,7 @@ Interpreter::Flow Interpreter::with_statement(NodeId id, std::size_t index) {
 
   // A generator of the file as a context manager: the body runs where it yields.
   if (tree_[expression].kind == NodeKind::kCall) {
-    const NodeId callee_node = tree_[expression].a;
-    Value callee;
-    if (tree_[callee_node].kind == NodeKind::kName) {
-      callee = look_up(tree_[callee_node].name);
-    } else if (tree_[callee_node].kind == NodeKind::kAttribute) {
-      callee = attribute(evaluate(tree_[callee_node].a), tree_[callee_node].name, callee_node);
-    }
+    const Value callee = callee_of(expression);
     if (callee.object != 0 && heap_[callee.object].kind == ObjectKind::kFunction &&
         heap_[callee.object].context_manager) {
       Arguments given = arguments(expression);
@@ -686,6 +837,20 @@ Interpreter::Flow Interpreter::with_statement(NodeId id, std::size_t index) {
     const Flow flow = with_statement(id, index + 1);
     grad_ = saved;
     return flow;
+  }
+  // One of another file that is named for evaluation, or for no_grad, does what it is named for.
+  if (context.object == 0 || heap_[context.object].kind != ObjectKind::kInstance) {
+    const Name called = tree_[expression].kind == NodeKind::kCall ? tree_[tree_[expression].a].name
+                                                                  : tree_[expression].name;
+    const std::string& text = names_.text(called);
+    if (words_.like_evaluation(called) || text.find("no_grad") != std::string::npos ||
+        text.find("inference") != std::string::npos) {
+      grad_ = GradMode::kOff;
+      if (target != 0) assign(target, context, id);
+      const Flow flow = with_statement(id, index + 1);
+      grad_ = saved;
+      return flow;
+    }
   }
   Value entered = context;
   const Value* exit = nullptr;
@@ -973,11 +1138,13 @@ void Interpreter::set_attribute(NodeId target, const Value& value, NodeId site) 
     }
     return;
   }
-  if (node.name == n_.grad) {
+  const bool of_program =
+      whole.history == 0 && whole.object != 0 && heap_[whole.object].kind == ObjectKind::kInstance;
+  if (node.name == n_.grad && !of_program) {
     note_zeroed();
     return;
   }
-  if (node.name == n_.data) {
+  if (node.name == n_.data && !of_program) {
     return;
   }
   Value named = without_unlikely_history(value, node.name);
@@ -985,6 +1152,9 @@ void Interpreter::set_attribute(NodeId target, const Value& value, NodeId site) 
   if (whole.object == 0) {
     mark_escaped(value);
     return;
+  }
+  if (branch_depth_ > 0) {
+    for (const GraphId history : histories(named)) graph_[history].kept_on_condition = true;
   }
   bind(target, named);
   mark_escaped(value);
@@ -1056,6 +1226,16 @@ void Interpreter::store_item(NodeId target, const Value& value, NodeId site) {
     heap_.write(container, key.only(kIsString) ? key.text : index_key(key.number), kept);
     return;
   }
+  if (key.has(kKeyOf) && key.number == container) {
+    // for key in d: d[key] = ... replaces all that was there.
+    const std::vector<Slot> slots = heap_[container].slots;
+    for (const Slot& slot : slots) {
+      if (slot.key == n_.element || names_.text(slot.key)[0] != '$') {
+        heap_.write(container, slot.key, value);
+      }
+    }
+    return;
+  }
   const ObjectKind kind = heap_[container].kind;
   if (kind == ObjectKind::kDict || kind == ObjectKind::kOpaque) {
     CacheStore cache{};
@@ -1069,7 +1249,35 @@ void Interpreter::store_item(NodeId target, const Value& value, NodeId site) {
     cache.from_module = value.has(kModuleOutput);
     if (!key.has(kFromSize) && frame_->node != 0) seen_.caches.push_back(cache);
   }
-  store_into(container, value, site, false);
+  // An empty container in place of an entry empties it.
+  if (value.object != 0 && value.history == 0 && heap_[value.object].slots.empty() &&
+      heap_[value.object].fields.empty() &&
+      (heap_[value.object].kind == ObjectKind::kDict ||
+       heap_[value.object].kind == ObjectKind::kList)) {
+    if (const Value* element = heap_.find(container, n_.element); element && element->object != 0) {
+      heap_[element->object].emptied = true;
+    }
+  }
+  // Under each key of another dict, it is the same entries each time.
+  store_into(container, value, site, key.has(kKeyOf) || (first != 0 && is_fixed(first)));
+}
+
+// An index made of attributes of `self` and of numbers: the same entry each time.
+bool Interpreter::is_fixed(NodeId index) const {
+  const Node& node = tree_[index];
+  switch (node.kind) {
+    case NodeKind::kNumber:
+    case NodeKind::kString:
+      return true;
+    case NodeKind::kAttribute:
+      return tree_[node.a].kind == NodeKind::kName && tree_[node.a].name == n_.self;
+    case NodeKind::kBinary:
+      return is_fixed(node.a) && is_fixed(node.b);
+    case NodeKind::kUnary:
+      return is_fixed(node.a);
+    default:
+      return false;
+  }
 }
 
 // ---------------------------------------------------------------- objects
@@ -1115,6 +1323,14 @@ Value Interpreter::list_of(const Value& element, NodeId id) {
 }
 
 Name Interpreter::index_key(std::int64_t index) { return names_.intern(concat("#", index)); }
+
+Value Interpreter::key_of(ObjectId dict) {
+  Value key;
+  key.kinds = kIsString;
+  key.flags = kKeyOf;
+  key.number = dict;
+  return key;
+}
 
 Value Interpreter::tuple_of(std::vector<Value> fields, NodeId id) {
   Value value = object_value(make(ObjectKind::kTuple, id));
@@ -1271,6 +1487,24 @@ bool Interpreter::is_loader(const Value& value) {
   return false;
 }
 
+bool Interpreter::is_record(ObjectId id) {
+  const Object& object = heap_[id];
+  if (object.kind != ObjectKind::kInstance || class_is_module(object.parent)) return false;
+  const NodeId body = tree_[heap_[object.parent].node].a;
+  if (body == 0 || tree_[body].kind != NodeKind::kBlock) return false;
+  const bool made_by_init = find_in_class(object.parent, n_.init) != nullptr;
+  bool fields = false;
+  for (const NodeId item : tree_.items(body)) {
+    const Node& member = tree_[item];
+    if (member.kind == NodeKind::kAssign && member.c != 0) fields = true;
+    if (made_by_init && member.kind == NodeKind::kFunction &&
+        names_.text(member.name).rfind("__", 0) != 0) {
+      return false;
+    }
+  }
+  return made_by_init || fields;
+}
+
 bool Interpreter::is_frozen(ObjectId module) {
   for (int depth = 0; module != 0 && depth < 6; ++depth) {
     const Value* frozen = heap_.find(module, n_.frozen);
@@ -1327,8 +1561,10 @@ void Interpreter::collect(const Value& value, std::vector<GraphId>& out, int dep
   for (const ObjectId id : {value.object, value.other}) {
     if (id == 0) continue;
     const ObjectKind kind = heap_[id].kind;
-    if (kind != ObjectKind::kList && kind != ObjectKind::kTuple && kind != ObjectKind::kDict)
+    if (kind != ObjectKind::kList && kind != ObjectKind::kTuple && kind != ObjectKind::kDict &&
+        !is_record(id)) {
       continue;
+    }
     for (std::size_t i = 0; i < heap_[id].fields.size(); ++i) {
       collect(Value(heap_[id].fields[i]), out, depth + 1);
     }
@@ -1384,6 +1620,8 @@ NodeId Interpreter::site_for(GraphId carried, GraphId fresh) {
   // A meter adds what it is given, a memory keeps it: that is mended where it is given.
   const bool stores = carried == 0;
   while (has_caller() && frame->self != 0 && frame->self != frame->caller->self &&
+         !(frame->owner != 0 && class_is_module(frame->owner)) &&
+         !(frame->by_hook && !frame->caller->by_hook) &&
          (stores ? came_in(fresh) : made_from_arguments(fresh))) {
     frame = frame->caller;
   }
@@ -1405,14 +1643,15 @@ void Interpreter::note_carried(GraphId result, GraphOp op, NodeId, bool joins_up
     event.result = result;
     event.carried = input;
     event.loop = loop;
-    event.was_freed = carried.freed;
+    const bool freed = carried.freed || (carried.view && graph_[carried.inputs[0]].freed);
+    event.was_freed = freed;
     event.function = frame_->node;
     event.root = root_method_;
     if (joins_up) {
       event.by = CarriedOver::By::kJoiningUp;
     } else if (op == GraphOp::kArithmetic) {
       event.by = CarriedOver::By::kArithmetic;
-    } else if (carried.freed || carried.retained) {
+    } else if (freed || carried.retained) {
       event.by = CarriedOver::By::kUse;
       fresh = 0;
     } else {
@@ -1436,7 +1675,7 @@ void Interpreter::note_step() {
   }
 }
 
-void Interpreter::backward(const Value& target, Arguments& given, NodeId id) {
+void Interpreter::backward(const Value& target, Arguments& given, NodeId id, bool supposed) {
   const auto is_true = [&](Name name) {
     const Value* value = given.keyword(name);
     return value != nullptr && value->has(kKnownNumber) && value->number == 1;
@@ -1454,7 +1693,7 @@ void Interpreter::backward(const Value& target, Arguments& given, NodeId id) {
     if (loop.first_backward == 0) loop.first_backward = frame_->statement;
   }
   for (const GraphId history : histories(target)) {
-    graph_.run_backward(history, id, where_, retain, !retain && !create);
+    graph_.run_backward(history, id, where_, retain, !retain && !create, /*trains=*/true, supposed);
   }
 }
 
@@ -1491,10 +1730,13 @@ Value Interpreter::stored_alias(const Value& value, std::vector<GraphId>& aliase
   }
   if (value.object == 0 || depth >= 2) return out;
   const ObjectKind kind = heap_[value.object].kind;
-  if (kind != ObjectKind::kTuple && kind != ObjectKind::kList && kind != ObjectKind::kDict)
+  if (kind != ObjectKind::kTuple && kind != ObjectKind::kList && kind != ObjectKind::kDict &&
+      !is_record(value.object)) {
     return out;
+  }
   if (histories(value).empty()) return out;
   const ObjectId copy = make(kind, heap_[value.object].node);
+  heap_[copy].parent = heap_[value.object].parent;
   const std::vector<Value> fields = heap_[value.object].fields;
   const std::vector<Slot> slots = heap_[value.object].slots;
   for (const Value& field : fields) {
@@ -1521,8 +1763,11 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
     stored.site = site_for(0, stored.aliases.empty() ? 0 : graph_[stored.aliases[0]].inputs[0]);
     const WhereId birth = heap_[container].birth;
     for (WhereId at = where_; at != 0; at = graph_.where(at).parent) {
-      const int pass = graph_.pass_of(birth, graph_.where(at).loop);
-      if (pass == 0 || pass < graph_.where(at).pass) stored.loops.push_back(graph_.where(at).loop);
+      const LoopId loop = graph_.where(at).loop;
+      const int pass = graph_.pass_of(birth, loop);
+      if (pass != 0 && pass >= graph_.where(at).pass) continue;
+      if (copy && !takes_rounds(graph_.loop(loop))) continue;
+      stored.loops.push_back(loop);
     }
     const ObjectKind kind = heap_[container].kind;
     if (kind == ObjectKind::kOpaque) {
@@ -1543,6 +1788,20 @@ Value Interpreter::store_into(ObjectId container, const Value& value, NodeId, bo
   return alias;
 }
 
+// Whether the loop's iterations are rounds of training, by what stands in it: copies of a layer in
+// a loop are how a deep model is made.
+bool Interpreter::takes_rounds(const LoopRun& loop) const {
+  static const auto* const rounds = new std::unordered_set<std::string_view>{
+      "epoch", "epochs",     "train",    "training", "step",     "steps",      "backward",
+      "fit",   "round",      "rounds",   "learn",    "update",   "cycle",      "cycles",
+      "save",  "checkpoint", "snapshot", "swa",      "ensemble", "checkpoints"};
+  const bool method = loop.implicit && root_method_ != 0;
+  const std::vector<std::string> words = words_of(
+      method ? std::string_view(names_.text(tree_[root_method_].name)) : tree_.text(loop.node));
+  return std::any_of(words.begin(), words.end(),
+                     [](const std::string& word) { return rounds->count(word) != 0; });
+}
+
 void Interpreter::clear_container(ObjectId container) {
   if (container == 0) return;
   heap_[container].fields.clear();
@@ -1550,6 +1809,7 @@ void Interpreter::clear_container(ObjectId container) {
     Value nothing = none();
     heap_.write(container, n_.element, nothing);
   }
+  if (where_ != 0) heap_[container].emptied = true;
   for (WhereId at = where_; at != 0; at = graph_.where(at).parent) {
     const LoopId loop = graph_.where(at).loop;
     if (branch_depth_ > graph_.loop(loop).branch_depth) continue;

@@ -57,7 +57,8 @@ class Interpreter {
     NodeId statement = 0;
     std::vector<GraphId> arguments;
     std::optional<Value> returned;
-    std::optional<Value> yielded;
+    std::optional<Value> yielded;  // by all yields so far
+    Value latest;                  // by the one that runs
     const std::function<void()>* on_yield = nullptr;
     std::vector<Name> outer_names;  // global, nonlocal
     std::vector<Heap::Changes> exits;
@@ -78,6 +79,14 @@ class Interpreter {
   Flow if_statement(NodeId id);
   Flow branches(const std::vector<std::function<Flow()>>& all);
   Flow for_statement(NodeId id);
+  struct Generator {
+    Value callee;
+    NodeId call;
+    bool counted;  // within enumerate()
+  };
+  std::optional<Generator> generator_in(NodeId iterable);
+  Flow for_each_yielded(NodeId id, const Generator& generator);
+  Value callee_of(NodeId call);
   Flow while_statement(NodeId id);
   Flow run_loop(NodeId id, LoopRun run, const std::function<Flow()>& body);
   Flow with_statement(NodeId id, std::size_t item);
@@ -90,6 +99,7 @@ class Interpreter {
   void bind(NodeId target, const Value& value);  // a name or attribute, in place
   void destructure(NodeId target, const Value& value, NodeId site);
   void store_item(NodeId target, const Value& value, NodeId site);
+  bool is_fixed(NodeId index) const;
   void set_attribute(NodeId target, const Value& value, NodeId site);
   std::optional<bool> truth(NodeId condition);
   void refine(NodeId condition, bool truth);
@@ -122,6 +132,7 @@ class Interpreter {
   Value call_torch(const std::string& path, std::string_view last, Arguments& given, NodeId id);
   Value call_module(const Value& module, Arguments& given, NodeId id, Name method);
   Value call_library_module(ObjectId module, Arguments& given, NodeId id);
+  bool has_own_code(ObjectId sequence);
   // `method`: the name is that of a method, which does not make it a module.
   Value call_unknown(Name hint, const Value& callee, Arguments& given, NodeId id,
                      bool method = false);
@@ -136,6 +147,7 @@ class Interpreter {
   Value super_call(Name method, Arguments& given, NodeId id);
   void bind_parameters(ObjectId function, Frame& frame, Arguments& given);
   Value parameter_default(NodeId parameter, Frame& frame);
+  ObjectId class_meant_by(NodeId parameter);
 
   // what it means for the graph
   Value tensor(GraphOp op, const std::vector<Value>& inputs, NodeId id, bool certain = false);
@@ -144,10 +156,11 @@ class Interpreter {
   void collect(const Value& value, std::vector<GraphId>& out, int depth = 0);
   std::vector<GraphId> histories(const Value& value);
   void note_carried(GraphId result, GraphOp op, NodeId id, bool joins_up);
-  void backward(const Value& target, Arguments& given, NodeId id);
+  void backward(const Value& target, Arguments& given, NodeId id, bool supposed = false);
   void count(int LoopRun::* counter);
   void note_zeroed() { count(&LoopRun::zeroed); }
   void note_step();
+  bool takes_rounds(const LoopRun& loop) const;
   void note_forward(const Value& result, const Value& module, const Arguments& given, NodeId id);
   void note_update(NodeId id);
   Value stored_alias(const Value& value, std::vector<GraphId>& aliases, int depth = 0);
@@ -156,6 +169,9 @@ class Interpreter {
   void mark_escaped(const Value& value, int depth = 0);
   void mark_dropped(const Value& value);
   NodeId site_for(GraphId carried, GraphId fresh);
+  void check_logged(std::string_view method, const Arguments& given, NodeId id);
+  void note_weight(NodeId id, const std::string& shape, std::int64_t weights, bool table = false);
+  bool is_product(NodeId id) const;
   void check_linear(const std::string& path, const Arguments& given, NodeId id);
   void run_hooks(const Value& output);
 
@@ -166,6 +182,8 @@ class Interpreter {
   Value external(std::string_view path);
   Value list_of(const Value& element, NodeId id);
   Name index_key(std::int64_t index);
+  Value key_of(ObjectId dict);
+  Value iterated(const Value& iterable);
   Value tuple_of(std::vector<Value> fields, NodeId id);
   Value number();
   Value none();
@@ -181,6 +199,9 @@ class Interpreter {
   bool is_optimizer(const Value& value);
   bool is_loader(const Value& value);
   bool is_frozen(ObjectId module);
+  // An instance that only holds values: a dataclass, a named tuple, a class of nothing but
+  // __init__.
+  bool is_record(ObjectId object);
   std::string path_of(ObjectId id) { return names_.text(heap_[id].path); }
   std::optional<GradMode> grad_context(const Value& value);
   Name dotted_name(NodeId id);
@@ -204,16 +225,20 @@ class Interpreter {
   ObjectId module_scope_ = 0;
   WhereId where_ = 0;
   GradMode grad_ = GradMode::kOn;
+  GradMode module_grad_ = GradMode::kOn;  // as the module's own statements left it
   int branch_depth_ = 0;
   int frame_depth_ = 0;
   int expression_depth_ = 0;
   int call_depth_ = 0;
+  int meant_depth_ = 0;   // instances of classes_ that stand for arguments nobody gives
   int module_depth_ = 0;  // inside the forward of a module
   int frozen_depth_ = 0;
   std::int64_t steps_ = 0;
   std::unordered_map<NodeId, int> active_;  // functions being run
   std::unordered_set<NodeId> entered_;      // functions that ran
+  std::unordered_set<NodeId> generators_;   // functions with a yield of their own
   std::unordered_set<Name> called_names_;   // of functions, anywhere in the file
+  std::unordered_set<Name> handed_over_;    // methods that are mentioned without being called
   std::unordered_set<Name> module_names_;   // on which .parameters(), .train(), .eval() is called
   std::unordered_map<NodeId, ObjectId> method_owners_;
   std::vector<Heap::Changes>* left_early_ = nullptr;  // states at continue and break
@@ -223,6 +248,8 @@ class Interpreter {
   };
   std::vector<Defined> functions_;
   std::vector<ObjectId> classes_;
+  bool is_test_ = false, asserts_ = false;       // the file, as a whole and in its own statements
+  std::vector<std::pair<Name, Value>> options_;  // of the command line, by add_argument()
   bool next_is_root_ = false;
   NodeId root_method_ = 0;  // of the class that is being run
   std::vector<Value> hooks_;

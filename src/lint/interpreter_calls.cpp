@@ -1,6 +1,7 @@
 // Calls: into functions of the file, into torch, into Python's own, and into what nobody can see.
 
 #include <algorithm>
+#include <sstream>
 
 #include "src/base/text.h"
 #include "src/lint/interpreter.h"
@@ -24,6 +25,20 @@ bool ends_with(std::string_view text, std::string_view end) {
 }
 
 bool is_capital(std::string_view word) { return !word.empty() && word[0] >= 'A' && word[0] <= 'Z'; }
+
+// "scaled_backward", "do_backward_pass"; not "require_backward", "register_backward_hook".
+bool runs_backward(std::string_view name) {
+  static const auto* const other = new std::unordered_set<std::string_view>{
+      "require", "requires", "register", "hook",  "hooks",  "set",   "enable",
+      "disable", "is",       "has",      "needs", "before", "after", "pre",
+      "post",    "on",       "skip",     "no",    "get",    "check", "can"};
+  bool found = false;
+  for (const std::string& word : words_of(name)) {
+    if (other->count(word) != 0) return false;
+    found = found || word == "backward";
+  }
+  return found;
+}
 
 std::string with_thousands(std::int64_t value) {
   const std::string digits = std::to_string(value);
@@ -86,6 +101,9 @@ Value Interpreter::call(NodeId id) {
       for (const GraphId history : histories(receiver)) {
         graph_[history].detached = true;
         graph_[history].dropped = true;
+        if (receiver.has(kLeaf) && graph_[history].module != 0) {
+          heap_.write(graph_[history].module, n_.frozen, constant(1));
+        }
       }
       if (whole.kind == NodeKind::kName || whole.kind == NodeKind::kAttribute) {
         bind(callee.a, without_history(receiver));
@@ -176,8 +194,21 @@ Value Interpreter::call_value(const Value& callee, Arguments& given, NodeId id,
 Value Interpreter::parameter_default(NodeId parameter, Frame& frame) {
   const Node& node = tree_[parameter];
   (void)frame;
+  // Who calls it with another number is not in the file.
+  if (node.a != 0 && tree_[node.a].kind == NodeKind::kNumber) {
+    Value number = evaluate(node.a);
+    number.flags |= kSupposed;
+    return number;
+  }
   if (node.b != 0) {
     const std::string_view type = tree_.text(node.b);
+    if (type == "Tensor" || type == "torch.Tensor") {
+      Value value;
+      value.kinds = kIsTensor;
+      value.flags = kTensorKey;
+      value.hint = node.name;
+      return value;
+    }
     if (type == "int" || type == "float" || type == "bool") return number();
     if (type == "str") {
       Value value;
@@ -186,13 +217,57 @@ Value Interpreter::parameter_default(NodeId parameter, Frame& frame) {
     }
   }
   Value value = opaque(parameter, node.name);
+  if (const ObjectId cls = class_meant_by(parameter); cls != 0 && meant_depth_ < 3) {
+    Arguments unknown;
+    unknown.spread = true;
+    ++meant_depth_;
+    value = instantiate(cls, unknown, parameter);
+    --meant_depth_;
+    value.hint = node.name;
+    heap_[value.object].birth = 0;
+  }
   if (node.a != 0 && tree_[node.a].kind == NodeKind::kNoneValue) value.kinds |= kIsNone;
   if (node.a != 0 &&
-      (tree_[node.a].kind == NodeKind::kNumber || tree_[node.a].kind == NodeKind::kTrue ||
-       tree_[node.a].kind == NodeKind::kFalse)) {
+      (tree_[node.a].kind == NodeKind::kTrue || tree_[node.a].kind == NodeKind::kFalse)) {
     return number();
   }
   return value;
+}
+
+// The class of the file that a parameter without a known value is an instance of: its annotation
+// says so, or it has its name (`bank` for the one class Bank, `memory` for ReplayMemory).
+ObjectId Interpreter::class_meant_by(NodeId parameter) {
+  const Node& node = tree_[parameter];
+  const auto class_called = [&](Name name) -> ObjectId {
+    const Value* type = heap_.find(module_scope_, name);
+    const bool is_class = type != nullptr && type->only(kIsObject) && type->object != 0 &&
+                          heap_[type->object].kind == ObjectKind::kClass;
+    return is_class ? type->object : 0;
+  };
+  if (node.b != 0) {
+    const NodeKind kind = tree_[node.b].kind;
+    const ObjectId cls = kind == NodeKind::kName ? class_called(tree_[node.b].name) : 0;
+    // What is configured elsewhere need not be as its defaults are.
+    const bool configured =
+        cls != 0 && has_unknown_base(cls) && ends_with(names_.text(tree_[node.b].name), "Config");
+    return configured ? 0 : cls;
+  }
+  const std::vector<std::string> wanted = words_of(names_.text(node.name));
+  if (wanted.empty()) return 0;
+  ObjectId found = 0;
+  for (const ObjectId cls : classes_) {
+    if (class_derives(cls, "Function") || class_derives(cls, "Dataset")) continue;
+    const std::string& name = names_.text(tree_[heap_[cls].node].name);
+    const std::vector<std::string> words = words_of(name);
+    std::string joined;
+    for (const std::string& word : words) joined += word;
+    std::string whole;
+    for (const std::string& word : wanted) whole += word;
+    if (words.empty() || (words.back() != wanted.back() && joined != whole)) continue;
+    if (found != 0) return 0;
+    found = cls;
+  }
+  return found;
 }
 
 void Interpreter::bind_parameters(ObjectId function, Frame& frame, Arguments& given) {
@@ -311,6 +386,10 @@ Value Interpreter::call_function(ObjectId function, Arguments& given, NodeId id,
         heap_.widen(change.object, change.key, *change.value);
       }
     }
+  }
+  if (result.history != 0 && graph_[result.history].op == GraphOp::kCall &&
+      names_.text(name).find("detach") != std::string::npos) {
+    result.history = 0;
   }
   if (frame.yielded) {
     result = list_of(*frame.yielded, id);
@@ -434,7 +513,10 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
         return call_value(member, given, id);
       }
       if (role == MethodRole::kModuleQuiet) return module_method(receiver, method, given, id);
-      if (name == "log" || name == "log_dict") return none();
+      if (name == "log" || name == "log_dict") {
+        check_logged(name, given, id);
+        return none();
+      }
       Value unknown = member;
       unknown.hint = method;
       // What a module of the file calls is a part of it, unless its name says otherwise.
@@ -466,6 +548,8 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
     } else if (is_module(receiver)) {
       note_step();  // an engine that clears gradients itself
       note_zeroed();
+    } else if (where_ != 0 && words_.like_environment(receiver.hint)) {
+      graph_.loop(graph_.where(where_).loop).over_data = true;
     }
     return opaque(id, method);
   }
@@ -490,6 +574,24 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
     }
     if (name == "unscale_") return none();
     if (!given.positional.empty()) return given.positional[0];
+  }
+  if (name == "add_argument") {
+    if (const Value* fallback = given.keyword(names_.intern("default"));
+        fallback != nullptr && fallback->has(kKnownNumber)) {
+      for (const Value& option : given.positional) {
+        if (!option.only(kIsString) || option.text == 0) continue;
+        std::string word = names_.text(option.text);
+        word.erase(0, word.find_first_not_of('-'));
+        std::replace(word.begin(), word.end(), '-', '_');
+        if (!word.empty()) options_.emplace_back(names_.intern(word), *fallback);
+      }
+    }
+    return none();
+  }
+  if (name == "parse_args") {
+    Value out = opaque(id, names_.intern("args"));
+    for (const auto& [option, value] : options_) heap_.write(out.object, option, value);
+    return out;
   }
   if (name == "prepare" || name == "setup") {
     if (given.positional.size() == 1) return given.positional[0];
@@ -541,7 +643,8 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
         return none();
       }
     }
-    if (member.object != 0 && is_module(member) && role != MethodRole::kModuleRun) {
+    if (member.object != 0 && is_module(member) && role != MethodRole::kModuleRun &&
+        ends_like_module(method)) {
       return call_module(member, given, id, 0);
     }
   }
@@ -554,6 +657,7 @@ Value Interpreter::call_method(const Value& receiver, Name method, Arguments& gi
     Value out = receiver;
     return out;
   }
+  check_logged(name, given, id);
   Value callee;
   callee.hint = method;
   return call_unknown(method, callee, given, id, /*method=*/true);
@@ -667,16 +771,11 @@ Value Interpreter::container_method(const Value& receiver, Name method, MethodRo
       break;
   }
   if (name == "items") {
-    Value key;
-    key.kinds = kIsString;
-    const Value out = list_of(tuple_of({key, element_of(receiver)}, id), id);
-    return out;
+    return list_of(tuple_of({key_of(object), element_of(receiver)}, id), id);
   }
   if (name == "values") return list_of(element_of(receiver), id);
   if (name == "copy") return receiver;
-  Value key;
-  key.kinds = kIsString;
-  if (name == "keys") return list_of(key, id);
+  if (name == "keys") return list_of(key_of(object), id);
   return number();
 }
 
@@ -714,6 +813,7 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
       return out;
     }
     case MethodRole::kDetach: {
+      for (const GraphId history : histories(receiver)) graph_[history].cut = true;
       Value out = without_history(receiver);
       return out;
     }
@@ -728,7 +828,12 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
       if (receiver.has(kLeaf) && receiver.history != 0) {
         bool tensors = name == "copy_" || name == "lerp_" || name == "add_" || name == "sub_" ||
                        name == "mul_" || name == "addcmul_" || name == "addcdiv_" || name == "div_";
-        if (tensors && grad_ == GradMode::kOn) note_update(id);
+        bool history = false;
+        for (const Value& value : given.positional) history = history || value.history != 0;
+        // A frozen one that is written numbers to needs no graph.
+        const ObjectId owner = graph_[receiver.history].module;
+        const bool harmless = owner != 0 && is_frozen(owner) && !history;
+        if (tensors && grad_ == GradMode::kOn && !harmless) note_update(id);
         return receiver;
       }
       Value out = tensor_from(GraphOp::kArithmetic, given, &receiver, id);
@@ -749,7 +854,12 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
     default:
       break;
   }
-  if (name == "register_hook") return none();
+  if (name == "register_hook" || name == "retain_grad") {
+    for (const GraphId history : histories(receiver)) graph_[history].backwarded = true;
+    return name == "register_hook" ? none() : receiver;
+  }
+  // A distribution's: rsample is the one that gradients pass.
+  if (name == "sample") return without_history(receiver);
   if ((name == "max" || name == "min" || name == "median") &&
       (!given.positional.empty() || !given.keywords.empty()) &&
       (given.positional.empty() || given.positional[0].only(kIsNumber))) {
@@ -773,7 +883,7 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
       (name == "to" || name == "cpu" || name == "cuda" || name == "float")) {
     out.flags |= kReduced;
   }
-  if (receiver.has(kModuleOutput)) out.flags |= kModuleOutput;
+  if (receiver.has(kModuleOutput) && name != "get") out.flags |= kModuleOutput;
   if (name == "view" || name == "reshape" || name == "flatten") out.flags |= 0;
   if (name == "to" || name == "cuda" || name == "cpu" || name == "float" || name == "clone") {
     out.shape = receiver.shape;
@@ -785,6 +895,11 @@ Value Interpreter::tensor_method(const Value& receiver, Name method, MethodRole 
 Value Interpreter::module_method(const Value& receiver, Name method, Arguments& given, NodeId id) {
   const std::string& name = names_.text(method);
   const ObjectId object = receiver.object;
+  if (name == "register_forward_hook" || name == "register_forward_pre_hook") {
+    if (object != 0) heap_[object].is_module = true;
+    if (!given.positional.empty()) hooks_.push_back(given.positional[0]);
+    return opaque(id, names_.intern("handle"));
+  }
   if (object == 0) return receiver;
   if (name == "train" || name == "eval") {
     heap_[object].is_module = true;
@@ -797,7 +912,14 @@ Value Interpreter::module_method(const Value& receiver, Name method, Arguments& 
     return receiver;
   }
   if (name == "parameters" || name == "named_parameters") {
-    return parameters_container(object, id, name[0] == 'n');
+    const Value all = parameters_container(object, id, name[0] == 'n');
+    if (receiver.other != 0 && is_module(object_value(receiver.other))) {
+      const Value others = parameters_container(receiver.other, id, name[0] == 'n');
+      if (name[0] != 'n') {
+        heap_.widen(all.object, n_.element, *heap_.find(others.object, n_.element));
+      }
+    }
+    return all;
   }
   if (name == "buffers" || name == "named_buffers") {
     Value buffer;
@@ -831,11 +953,6 @@ Value Interpreter::module_method(const Value& receiver, Name method, Arguments& 
     heap_[part.object].is_module = true;
     if (name[0] != 'n') return list_of(part, id);
     return list_of(tuple_of({Value{}, part}, id), id);
-  }
-  if (name == "register_forward_hook" || name == "register_forward_pre_hook") {
-    heap_[object].is_module = true;
-    if (!given.positional.empty()) hooks_.push_back(given.positional[0]);
-    return opaque(id, names_.intern("handle"));
   }
   if (name == "register_buffer") {
     if (given.positional.size() > 1 && given.positional[0].only(kIsString)) {
@@ -910,12 +1027,21 @@ Value Interpreter::call_module(const Value& module, Arguments& given, NodeId id,
     result.flags |= kModuleOutput;
     if (graph_[result.history].op == GraphOp::kForward) graph_[result.history].module = object;
   }
-  if (module_depth_ == 0) {
-    const std::string path = kind == ObjectKind::kLibrary ? path_of(object) : std::string();
-    if (!ends_with(path, "Loss")) note_forward(result, module, given, id);
-    run_hooks(result);
-  }
+  const std::string path = kind == ObjectKind::kLibrary ? path_of(object) : std::string();
+  if (!ends_with(path, "Loss")) note_forward(result, module, given, id);
+  run_hooks(result);
   return result;
+}
+
+// Whether a part of the sequence is of a class of the file, whose forward is there to be run.
+bool Interpreter::has_own_code(ObjectId sequence) {
+  const std::vector<Value>& parts = heap_[sequence].fields;
+  return std::any_of(parts.begin(), parts.end(), [&](const Value& part) {
+    if (part.object == 0) return false;
+    const Object& object = heap_[part.object];
+    return object.kind == ObjectKind::kInstance ||
+           (object.kind == ObjectKind::kLibrary && has_own_code(part.object));
+  });
 }
 
 Value Interpreter::call_library_module(ObjectId module, Arguments& given, NodeId id) {
@@ -925,6 +1051,20 @@ Value Interpreter::call_library_module(ObjectId module, Arguments& given, NodeId
     Value out = tensor_from(GraphOp::kFunction, given, nullptr, id);
     out.flags |= kReduced;
     return out;
+  }
+  if (last == "Sequential" && given.positional.size() == 1 && has_own_code(module)) {
+    const std::vector<Value> parts = heap_[module].fields;
+    Value passed = given.positional[0];
+    if (is_frozen(module)) ++frozen_depth_;
+    ++module_depth_;
+    for (const Value& part : parts) {
+      Arguments one;
+      one.positional = {passed};
+      passed = call_value(part, one, id);
+    }
+    --module_depth_;
+    if (is_frozen(module)) --frozen_depth_;
+    return passed.history != 0 ? tensor(GraphOp::kForward, {passed}, id) : passed;
   }
   static const auto* const without_parameters = new std::unordered_set<std::string_view>{
       "ReLU",      "GELU",       "Sigmoid",     "Tanh",
@@ -956,11 +1096,12 @@ Value Interpreter::call_library_module(ObjectId module, Arguments& given, NodeId
 
 void Interpreter::note_forward(const Value& result, const Value& module, const Arguments& given,
                                NodeId id) {
-  count(&LoopRun::forwards);
+  if (module_depth_ == 0 && module.object != 0) count(&LoopRun::forwards);
   if (grad_ != GradMode::kOn) return;
   const std::vector<GraphId> outputs = histories(result);
   if (outputs.empty()) return;
   ForwardRun run{};
+  run.inner = module_depth_ > 0;
   run.result = outputs[0];
   run.call = id;
   run.site = frame_->statement;
@@ -992,15 +1133,48 @@ void Interpreter::note_forward(const Value& result, const Value& module, const A
       if (text.find("assert") != std::string_view::npos) run.in_test = true;
     }
     if (frame->owner != 0 && class_derives(frame->owner, "TestCase")) run.in_test = true;
-    if (tree_.source.find("import pytest") != std::string::npos) run.in_test = true;
     if (frame->owner != 0 && has_unknown_base(frame->owner)) run.in_base_class = true;
     // Training in between: what it calls is not evaluation by its caller's name.
     if (!words_.like_evaluation(name) && names_.text(name).find("train") != std::string::npos)
       break;
   }
+  // A file that asserts in its own statements tries itself out.
+  run.in_test = run.in_test || is_test_ || (frame_->node == 0 && asserts_);
   for (const Value& value : given.positional) collect(value, run.inputs);
   for (const auto& [key, value] : given.keywords) collect(value, run.inputs);
   seen_.forwards.push_back(run);
+}
+
+// A vocabulary is as large as it is: that is said, and is no mistake.
+void Interpreter::note_weight(NodeId id, const std::string& shape, std::int64_t weights,
+                              bool table) {
+  bool vocabulary = table;
+  for (const NodeId item : tree_.items(id)) {
+    std::string text(tree_.text(item));
+    std::transform(text.begin(), text.end(), text.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    for (const char* word : {"vocab", "num_tokens", "ntoken", "n_token"}) {
+      vocabulary = vocabulary || text.find(word) != std::string::npos;
+    }
+  }
+  const std::string size = concat(
+      "a weight of ", shape, " is ", with_thousands(weights / (1 << 18)), " MiB in float32, and ",
+      with_thousands(weights / (1 << 16)), " MiB with its gradient and Adam's two moments");
+  seen_.direct.push_back(
+      {"huge-linear", id,
+       size + (vocabulary ? "; as large as its vocabulary, and no mistake: tied weights, sparse "
+                            "gradients or an adaptive softmax make it cheaper"
+                          : "; pool the features first, or factor it"),
+       vocabulary});
+}
+
+bool Interpreter::is_product(NodeId id) const {
+  if (id == 0) return false;
+  const Node& node = tree_[id];
+  if (node.kind == NodeKind::kKeyword) return is_product(node.a);
+  if (node.kind != NodeKind::kBinary) return false;
+  const std::string& op = names_.text(node.name);
+  return op == "*" || op == "**" || is_product(node.a) || is_product(node.b);
 }
 
 void Interpreter::check_linear(const std::string& path, const Arguments& given, NodeId id) {
@@ -1015,6 +1189,8 @@ void Interpreter::check_linear(const std::string& path, const Arguments& given, 
   if (kind == "Linear") {
     const auto in = at(0, "in_features"), out = at(1, "out_features");
     if (!in || !out || !in->has(kKnownNumber) || !out->has(kKnownNumber)) return;
+    // A width that is only supposed is nobody's mistake; a map that is flattened is.
+    if (in->has(kSupposed) && !is_product(tree_.items(id).empty() ? 0 : tree_.items(id)[0])) return;
     if (__builtin_mul_overflow(in->number, out->number, &weights)) return;
     shape = concat(with_thousands(in->number), " x ", with_thousands(out->number));
   } else if (kind == "Bilinear") {
@@ -1027,28 +1203,72 @@ void Interpreter::check_linear(const std::string& path, const Arguments& given, 
     shape = concat(with_thousands(a->number), " x ", with_thousands(b->number), " x ",
                    with_thousands(c->number));
   }
-  if (weights < kHugeWeights) return;
-  // A vocabulary is as large as it is.
-  for (const NodeId item : tree_.items(id)) {
-    const std::string_view text = tree_.text(item);
-    if (text.find("vocab") != std::string_view::npos ||
-        text.find("VOCAB") != std::string_view::npos ||
-        text.find("num_tokens") != std::string_view::npos ||
-        text.find("NUM_TOKENS") != std::string_view::npos) {
-      return;
+  if (kind == "Embedding" || kind == "EmbeddingBag") {
+    const auto rows = at(0, "num_embeddings"), columns = at(1, "embedding_dim");
+    if (!rows || !columns || !rows->has(kKnownNumber) || !columns->has(kKnownNumber)) return;
+    if (__builtin_mul_overflow(rows->number, columns->number, &weights)) return;
+    shape = concat(with_thousands(rows->number), " x ", with_thousands(columns->number));
+    if (weights >= kHugeWeights) note_weight(id, shape, weights, /*table=*/true);
+    return;
+  }
+  if (kind.rfind("Conv", 0) == 0 && kind.size() >= 6) {
+    // A kernel as large as the map is a Linear.
+    const auto in = at(0, "in_channels"), out = at(1, "out_channels"), size = at(2, "kernel_size");
+    const auto groups = at(6, "groups");
+    if (!in || !out || !size || !in->has(kKnownNumber) || !out->has(kKnownNumber) || groups) return;
+    const std::int64_t dimensions = kind.find('3') != std::string_view::npos   ? 3
+                                    : kind.find('2') != std::string_view::npos ? 2
+                                                                               : 1;
+    std::vector<std::int64_t> sides;
+    if (size->has(kKnownNumber)) {
+      sides.assign(static_cast<std::size_t>(dimensions), size->number);
+    } else if (size->object != 0) {
+      for (const Value& side : heap_[size->object].fields) {
+        if (!side.has(kKnownNumber)) return;
+        sides.push_back(side.number);
+      }
+    }
+    std::int64_t area = 1;
+    for (const std::int64_t side : sides) {
+      if (__builtin_mul_overflow(area, side, &area)) return;
+    }
+    if (area < 64) return;  // no more than convolutions have
+    if (sides.empty() || __builtin_mul_overflow(in->number, out->number, &weights)) return;
+    shape = concat(with_thousands(in->number), " x ", with_thousands(out->number));
+    for (const std::int64_t side : sides) {
+      if (__builtin_mul_overflow(weights, side, &weights)) return;
+      shape += concat(" x ", side);
     }
   }
-  seen_.direct.push_back({"huge-linear", id,
-                          concat("a weight of ", shape, " is ", with_thousands(weights / (1 << 18)),
-                                 " MiB in float32, and ", with_thousands(weights / (1 << 16)),
-                                 " MiB with its gradient and Adam's two moments; pool the features "
-                                 "first, or factor it")});
+  if (weights < kHugeWeights) return;
+  note_weight(id, shape, weights);
 }
 
 // One that came from elsewhere, as an argument, may update any module.
 void Interpreter::note_optimizer(const Value& used) {
   const bool made_here = used.object != 0 && heap_[used.object].kind == ObjectKind::kLibrary;
   if (!made_here && !is_module(used)) seen_.unknown_optimizer = true;
+}
+
+// A log that is given a whole output holds it, or copies it, each step.
+void Interpreter::check_logged(std::string_view method, const Arguments& given, NodeId id) {
+  if (method != "log" && method != "log_metrics" && method != "log_dict" && method != "track") {
+    return;
+  }
+  for (const Value& value : given.positional) {
+    if (value.object == 0 || heap_[value.object].kind != ObjectKind::kDict) continue;
+    for (const Slot& slot : heap_[value.object].slots) {
+      if (!slot.value.has(kModuleOutput) || slot.value.has(kReduced)) continue;
+      const auto is_number = [&](Name name) {
+        return words_.like_loss(name) || words_.like_metric(name);
+      };
+      if (is_number(slot.key) || is_number(slot.value.hint)) continue;
+      seen_.direct.push_back({"tensor-held", id,
+                              concat("the whole of \"", names_.text(slot.key),
+                                     "\", a module's output, is handed to the log; log a number "
+                                     "or a small sample of it")});
+    }
+  }
 }
 
 Value Interpreter::optimizer_made(Arguments& given, NodeId id, const std::string& path) {
@@ -1097,6 +1317,7 @@ Value Interpreter::call_builtin(std::string_view name, Arguments& given, NodeId 
   if (name == "enumerate") {
     Value out = list_of(tuple_of({number(), element_of(first)}, id), id);
     if (is_loader(first)) out.flags |= kLoaderValue;
+    out.hint = first.hint;
     return out;
   }
   if (name == "zip") {
@@ -1124,6 +1345,19 @@ Value Interpreter::call_builtin(std::string_view name, Arguments& given, NodeId 
     if (element.history != 0) {
       Value out = tensor(GraphOp::kArithmetic, {element}, id);
       out.flags |= element.flags & kReduced;
+      const LoopId loop = first.object != 0 ? heap_[first.object].made_by : 0;
+      if (loop != 0 && out.history != 0) {
+        CarriedOver event{};
+        event.by = CarriedOver::By::kArithmetic;
+        event.result = out.history;
+        event.carried = element.history;
+        event.loop = loop;
+        event.site = frame_->statement;
+        event.function = frame_->node;
+        event.root = root_method_;
+        event.was_freed = graph_[element.history].freed;
+        seen_.carried.push_back(event);
+      }
       return out;
     }
     Value out;
@@ -1133,6 +1367,10 @@ Value Interpreter::call_builtin(std::string_view name, Arguments& given, NodeId 
   if (name == "max" || name == "min" || name == "abs" || name == "pow") {
     std::vector<Value> values = given.positional;
     if (values.size() == 1 && name[0] == 'm') values = {element_of(first)};
+    const bool history = std::any_of(values.begin(), values.end(),
+                                     [](const Value& value) { return value.history != 0; });
+    // One of many things that are no tensors: max(population, key=fitness).
+    if (!history && values.size() == 1 && values[0].object != 0) return values[0];
     return tensor(GraphOp::kFunction, values, id);
   }
   if (name == "list" || name == "tuple" || name == "sorted" || name == "reversed" ||
@@ -1248,12 +1486,20 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
     return context(mode == GradMode::kOn ? "$on" : (mode == GradMode::kOff ? "$off" : "$either"));
   }
   if (ends_with(path, "autograd.grad")) {
+    const Value* outputs = given.keyword(names_.intern("outputs"));
+    const Value target = outputs != nullptr ? *outputs : first;
+    // Gradients of these are asked for, so they are needed with their graph.
+    const Value* inputs = given.keyword(names_.intern("inputs"));
+    if (inputs == nullptr && given.positional.size() > 1) inputs = &given.positional[1];
+    if (inputs != nullptr) {
+      for (const GraphId history : histories(*inputs)) graph_[history].backwarded = true;
+    }
     const Value* create = given.keyword(n_.create_graph);
     const Value* retain = given.keyword(n_.retain_graph);
     const bool graph = create != nullptr && !(create->has(kKnownNumber) && create->number == 0);
     const bool keep =
         graph || (retain != nullptr && retain->has(kKnownNumber) && retain->number == 1);
-    for (const GraphId history : histories(first)) {
+    for (const GraphId history : histories(target)) {
       graph_.run_backward(history, id, where_, /*retain=*/false, !keep, /*trains=*/false);
     }
     if (!graph) {
@@ -1262,10 +1508,11 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
       out.kinds = kIsTensor;
       return out;
     }
-    return tensor(GraphOp::kFunction, {first}, id);
+    return tensor(GraphOp::kFunction, {target}, id);
   }
   if (ends_with(path, "autograd.backward")) {
-    backward(first, given, id);
+    const Value* tensors = given.keyword(names_.intern("tensors"));
+    backward(tensors != nullptr ? *tensors : first, given, id);
     return none();
   }
   if (starts_with(path, "torch.optim.") && is_capital(last)) {
@@ -1314,16 +1561,11 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
       for (const std::int64_t size : sizes) {
         if (__builtin_mul_overflow(weights, size, &weights)) weights = 0;
       }
-      const std::string_view text = tree_.line_text(tree_[id].line);
-      if (sizes.size() == 2 && weights >= kHugeWeights &&
-          text.find("emb") == std::string_view::npos &&
-          text.find("vocab") == std::string_view::npos) {
-        seen_.direct.push_back(
-            {"huge-linear", id,
-             concat("a weight of ", with_thousands(sizes[0]), " x ", with_thousands(sizes[1]),
-                    " is ", with_thousands(weights / (1 << 18)),
-                    " MiB in float32, and four times that with its gradient and "
-                    "Adam's two moments; factor it")});
+      if (sizes.size() == 2 && weights >= kHugeWeights) {
+        const std::string_view line = tree_.line_text(tree_[id].line);
+        note_weight(id, concat(with_thousands(sizes[0]), " x ", with_thousands(sizes[1])), weights,
+                    line.find("emb") != std::string_view::npos ||
+                        line.find("vocab") != std::string_view::npos);
       }
     }
     return parameter_of(frame_->self, id);
@@ -1344,6 +1586,7 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
         part = part ? heap_.joined(*part, element, where_) : element;
       }
       if (part) heap_.write(out.object, n_.modules, *part);
+      if (last == "Sequential" && !given.spread) heap_[out.object].fields = given.positional;
     }
     return out;
   }
@@ -1364,7 +1607,8 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
   if (last == "vmap" || last == "grad" || last == "jacrev" || last == "functional_call") {
     return tensor_from(GraphOp::kCall, given, nullptr, id);
   }
-  if (path == "torch.hub.load") {
+  if (path == "torch.hub.load" || path == "torch.jit.load" || path == "torch.jit.trace" ||
+      path == "torch.export.load") {
     Value out = object_value(make(ObjectKind::kLibrary, id, names_.intern(path)));
     heap_[out.object].is_module = true;
     return out;
@@ -1412,6 +1656,16 @@ Value Interpreter::call_torch(const std::string& path, std::string_view last, Ar
       return tuple_of({values, indices}, id);
     }
     case FunctionRole::kJoinUp: {
+      // What is joined is a sequence: where the name may also stand for a tensor, it does not here.
+      if (!given.positional.empty() && first.object != 0 && first.is(kIsObject)) {
+        given.positional[0].history = 0;
+        // A list made anew in this iteration is the one, where a branch might have left another.
+        if (first.other != 0 && heap_[first.object].birth != heap_[first.other].birth) {
+          const bool fresh = graph_.crossed(heap_[first.object].birth, where_) == 0;
+          if (!fresh) given.positional[0].object = first.other;
+          given.positional[0].other = 0;
+        }
+      }
       const Value out = tensor_from(GraphOp::kFunction, given, nullptr, id);
       if (out.history != 0) note_carried(out.history, GraphOp::kFunction, id, true);
       return out;
@@ -1508,6 +1762,23 @@ Value Interpreter::call_external(const std::string& path, Arguments& given, Node
     }
     if (last == "namedtuple") {
       const ObjectId maker = make(ObjectKind::kLibrary, id, names_.intern("$namedtuple"));
+      if (given.positional.size() > 1) {
+        const Value& names = given.positional[1];
+        if (names.only(kIsString) && names.text != 0) {
+          std::string text = names_.text(names.text);
+          std::replace(text.begin(), text.end(), ',', ' ');
+          std::istringstream words(text);
+          for (std::string word; words >> word;) {
+            Value field;
+            field.kinds = kIsString;
+            field.text = names_.intern(word);
+            heap_[maker].fields.push_back(field);
+          }
+        } else if (names.object != 0) {
+          const std::vector<Value> fields = heap_[names.object].fields;
+          heap_[maker].fields = fields;
+        }
+      }
       return object_value(maker);
     }
     Value out = object_value(make(ObjectKind::kDict, id));
@@ -1560,22 +1831,8 @@ Value Interpreter::call_external(const std::string& path, Arguments& given, Node
       starts_with(path, "wandb.") || starts_with(path, "mlflow.") ||
       starts_with(path, "sklearn.") || starts_with(path, "scipy.")) {
     for (const Value& value : given.positional) mark_dropped(value);
-    if (path == "wandb.log" || path == "wandb.run.log") {
-      for (const Value& value : given.positional) {
-        if (value.object == 0 || heap_[value.object].kind != ObjectKind::kDict) continue;
-        const std::vector<Slot> slots = heap_[value.object].slots;
-        for (const Slot& slot : slots) {
-          if (slot.value.has(kModuleOutput) && !slot.value.has(kReduced)) {
-            seen_.direct.push_back(
-                {"tensor-held", id,
-                 concat("the whole of \"", names_.text(slot.key),
-                        "\", a module's output, is handed to the log; log a number or a small "
-                        "sample of it")});
-          }
-        }
-      }
-      return none();
-    }
+    if (path == "wandb.init") return opaque(id, names_.intern("logger"));
+    check_logged(last, given, id);
     Value out = number();
     if (starts_with(path, "numpy.") || starts_with(path, "pandas.")) out = Value{};
     return out;
@@ -1610,8 +1867,12 @@ Value Interpreter::call_external(const std::string& path, Arguments& given, Node
       heap_[out.object].path = names_.intern(std::string(path) + "Loss");
       return out;
     }
-    if (words_.like_module(name) && !ends_with(last, "Config") && !ends_with(last, "Args") &&
-        !ends_with(last, "Wrapper")) {
+    static const auto* const users = new std::unordered_set<std::string_view>{
+        "agent",   "trainer", "runner",  "buffer",    "memory",   "dataset", "env",
+        "worker",  "learner", "manager", "collector", "storage",  "config",  "args",
+        "wrapper", "sampler", "player",  "pipeline",  "callback", "logger",  "optimizer"};
+    const std::vector<std::string> parts = words_of(last);
+    if (words_.like_module(name) && !parts.empty() && users->count(parts.back()) == 0) {
       heap_[out.object].is_module = true;
     }
     out.hint = name;
@@ -1636,8 +1897,16 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
                                 bool method) {
   if (callee.object != 0 && heap_[callee.object].kind == ObjectKind::kLibrary &&
       path_of(callee.object) == "$namedtuple") {
-    Value out = tuple_of(given.positional, id);
-    for (const auto& [key, value] : given.keywords) heap_.write(out.object, key, value);
+    const std::vector<Value> names = heap_[callee.object].fields;
+    std::vector<Value> values = given.positional;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const Value* keyword = given.keyword(names[i].text);
+      if (i >= values.size()) values.push_back(keyword != nullptr ? *keyword : Value{});
+    }
+    Value out = tuple_of(values, id);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      if (names[i].text != 0) heap_.write(out.object, names[i].text, values[i]);
+    }
     return out;
   }
   bool has_optimizer = false, has_module = false, has_loader = false;
@@ -1655,7 +1924,17 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
   };
   for (const Value& value : given.positional) look(value);
   for (const auto& [key, value] : given.keywords) look(value);
+  if (has_module && !inputs.empty()) {
+    for (const Value& value : given.positional) {
+      if (is_module(value)) heap_[value.object].touched = true;
+    }
+  }
   const std::string& name = names_.text(hint);
+  const bool detaches =
+      std::any_of(given.positional.begin(), given.positional.end(), [&](const Value& value) {
+        return value.is(kIsExternal) &&
+               names_.text(value.text).find(".detach") != std::string::npos;
+      });
   const auto is_loss = [&](const Value& value) {
     return value.history != 0 && words_.like_loss(value.hint);
   };
@@ -1666,6 +1945,9 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
       if (is_loss(value)) backward(value, nothing, id);
     }
     note_step();
+    if (name.find("scale") == std::string::npos && name.find("backward") == std::string::npos) {
+      note_zeroed();
+    }
     return Value{};
   }
   if (has_optimizer) {
@@ -1677,7 +1959,13 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
     note_zeroed();
     return none();
   }
-  if (name.find("backward") != std::string::npos && !given.positional.empty()) {
+  if (detaches || name.find("detach") != std::string::npos ||
+      name.find("repackage") != std::string::npos || name.find("stop_grad") != std::string::npos) {
+    for (const Value& value : given.positional) mark_dropped(value);
+    const bool tensor = !given.positional.empty() && given.positional[0].object == 0;
+    return tensor ? without_history(given.positional[0]) : opaque(id, 0);
+  }
+  if (runs_backward(name) && !given.positional.empty()) {
     backward(given.positional[0], given, id);
     return none();
   }
@@ -1690,6 +1978,11 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
              name.rfind("create", 0) != 0 && name.rfind("load", 0) != 0 &&
              name.rfind("init", 0) != 0 && name.rfind("save", 0) != 0 && name.rfind("set", 0) != 0);
   if (module_like && callee.object != 0) return call_module(callee, given, id, 0);
+  const bool factory = name.rfind("build", 0) == 0 || name.rfind("make", 0) == 0 ||
+                       name.rfind("create", 0) == 0 || name.rfind("load", 0) == 0 ||
+                       name.rfind("prepare", 0) == 0 || name.rfind("setup", 0) == 0 ||
+                       name.rfind("init", 0) == 0 || name.rfind("parse", 0) == 0;
+  if (factory && inputs.empty()) return opaque(id, 0);
   if (hint != 0 && words_.like_loss(hint) && !words_.like_metric(hint)) {
     if (grad_ == GradMode::kOff) {
       Value out;
@@ -1705,11 +1998,7 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
     for (const GraphId history : inputs) graph_[history].dropped = true;
     return opaque(id, hint);
   }
-  if (name.rfind("build", 0) == 0 || name.rfind("make", 0) == 0 || name.rfind("create", 0) == 0 ||
-      name.rfind("load", 0) == 0 || name.rfind("get_", 0) == 0 || name.rfind("prepare", 0) == 0 ||
-      name.rfind("setup", 0) == 0 || name.rfind("init", 0) == 0 || name.rfind("parse", 0) == 0) {
-    if (inputs.empty()) return opaque(id, 0);
-  }
+  if (name.rfind("get_", 0) == 0 && inputs.empty()) return opaque(id, 0);
   for (const GraphId history : inputs) graph_[history].escaped = true;
   if (has_loader && inputs.empty()) {
     Value out = opaque(id, names_.intern("loader"));
@@ -1719,6 +2008,18 @@ Value Interpreter::call_unknown(Name hint, const Value& callee, Arguments& given
   if (grad_ != GradMode::kOff) {
     const Value made = tensor_from(GraphOp::kCall, given, nullptr, id);
     out.history = made.history;
+    const bool given_something =
+        std::any_of(given.positional.begin(), given.positional.end(), [](const Value& value) {
+          return (value.kinds & (kIsTensor | kIsUnknown | kIsObject)) != 0;
+        });
+    if (inputs.empty() && given_something && !has_module && (method || callee.object != 0)) {
+      Value what;
+      what.hint = hint;
+      note_forward(out, what, given, id);
+      if (!seen_.forwards.empty() && seen_.forwards.back().result == out.history) {
+        seen_.forwards.back().unknown = true;
+      }
+    }
     // It may give back what it was given; nobody knows its history before backward is called on it.
   }
   return out;

@@ -199,6 +199,7 @@ Value Interpreter::evaluate_inner(NodeId id) {
     case NodeKind::kYield: {
       Value value = node.a != 0 ? evaluate(node.a) : none();
       if (node.flag == 1) value = element_of(value);
+      frame_->latest = value;
       frame_->yielded = frame_->yielded ? heap_.joined(*frame_->yielded, value, where_) : value;
       if (frame_->on_yield != nullptr) (*frame_->on_yield)();
       return Value{};
@@ -255,6 +256,10 @@ Value Interpreter::look_up(Name name) {
   }
   const std::string& text = names_.text(name);
   if (is_builtin(text)) return external("builtins." + text);
+  // Out of a star import, as everybody calls them.
+  if (text == "torch") return external("torch");
+  if (text == "nn") return external("torch.nn");
+  if (text == "F") return external("torch.nn.functional");
   // Comes from a star import, or is defined later: the same unknown each time.
   const Value value = opaque(0, name);
   heap_[value.object].birth = 0;
@@ -422,6 +427,7 @@ Value Interpreter::element_of(const Value& container) {
       out = out ? heap_.joined(*out, slot.value, where_) : slot.value;
     }
   }
+  if (out) out->flags &= static_cast<std::uint16_t>(~kModelCopy);
   return out ? *out : Value{};
 }
 
@@ -449,6 +455,18 @@ Value Interpreter::subscript(NodeId id) {
     }
     out.flags &= static_cast<std::uint16_t>(~kLeaf);
     out.shape = 0;
+    const bool picked = !indices.empty() && tree_[indices[0]].kind != NodeKind::kSlice &&
+                        !key.has(kKnownNumber) && !key.is(kIsString);
+    if (picked && whole.only(kIsTensor)) {
+      // Rows picked out of it are not the tensor itself, but as old as it is.
+      GraphNode rows;
+      rows.op = GraphOp::kFunction;
+      rows.inputs = {whole.history};
+      rows.where = graph_[whole.history].where;
+      rows.origin = id;
+      rows.view = true;
+      out.history = graph_.add(std::move(rows));
+    }
     if (key.only(kIsString) && words_.like_loss(key.text)) out.flags |= kReduced;
     return out;
   }
@@ -472,12 +490,17 @@ Value Interpreter::subscript(NodeId id) {
   }
   if (whole.object == 0) return Value{};
   const ObjectKind kind = heap_[whole.object].kind;
+  const bool loaders = kind == ObjectKind::kOpaque && is_loader(whole) &&
+                       names_.text(whole.hint).find("oaders") != std::string::npos;
   if (key.only(kIsString) && key.text != 0) {
     if (const Value* slot = heap_.find(whole.object, key.text)) return *slot;
     if (kind == ObjectKind::kOpaque || kind == ObjectKind::kLibrary) {
-      return attribute(whole, key.text, id);
+      Value part = attribute(whole, key.text, id);
+      if (loaders) part.hint = names_.intern(names_.text(key.text) + "_loader");
+      return part;
     }
   }
+  if (loaders) return opaque(id, names_.intern("loader"), whole.object);
   if (key.has(kKnownNumber)) {
     if (const Value* slot = heap_.find(whole.object, index_key(key.number))) return *slot;
     const auto& fields = heap_[whole.object].fields;
@@ -515,7 +538,11 @@ Value Interpreter::subscript(NodeId id) {
 Value Interpreter::binary(Name op_name, const Value& a, const Value& b, NodeId id) {
   const std::string& op = names_.text(op_name);
   if (a.has(kKnownNumber) && b.has(kKnownNumber)) {
-    if (const auto value = folded(op, a.number, b.number)) return constant(*value);
+    if (const auto value = folded(op, a.number, b.number)) {
+      Value out = constant(*value);
+      out.flags |= (a.flags | b.flags) & kSupposed;
+      return out;
+    }
   }
   const auto is_list = [&](const Value& value) {
     return value.object != 0 && (heap_[value.object].kind == ObjectKind::kList ||
@@ -615,6 +642,7 @@ Value Interpreter::comprehension(NodeId id) {
   const Node& node = tree_[id];
   Value element;
   bool copies = false;
+  std::vector<LoopId> loops;
   // A scope of its own, so that its names do not leak.
   const ObjectId scope = make(ObjectKind::kScope, id);
   heap_[scope].parent = frame_->scope;
@@ -643,14 +671,19 @@ Value Interpreter::comprehension(NodeId id) {
     LoopRun run;
     run.over_data = is_loader(iterable);
     run.node = clauses[index];
+    run.comprehension = true;
     run.function = frame_->node;
     run.branch_depth = branch_depth_;
     const LoopId loop = graph_.begin_loop(run);
+    if (index == 0 || loops.empty()) loops.push_back(loop);
     const WhereId before = where_;
-    where_ = graph_.enter(before, loop, 1);
-    heap_.now = where_;
-    assign(one.a, element_of(iterable), id);
-    clause(index + 1);
+    // Once is enough to see what it makes; a training step needs what it finds of the one before.
+    for (int pass = 1; pass == 1 || (pass <= 3 && graph_.loop(loop).backwards > 0); ++pass) {
+      where_ = graph_.enter(before, loop, pass);
+      heap_.now = where_;
+      assign(one.a, iterated(iterable), id);
+      clause(index + 1);
+    }
     where_ = before;
     heap_.now = before;
   };
@@ -658,6 +691,18 @@ Value Interpreter::comprehension(NodeId id) {
   frame_->scope = outer;
   const ObjectId out =
       make(node.kind == NodeKind::kDictComp ? ObjectKind::kDict : ObjectKind::kList, id);
+  if (node.kind == NodeKind::kGenerator) {
+    heap_[out].made_by = loops.empty() ? 0 : loops[0];
+  } else if (!histories(element).empty() && !loops.empty()) {
+    Stored stored{};
+    element = stored_alias(element, stored.aliases);
+    stored.loops = loops;
+    stored.container = out;
+    stored.site = frame_->statement;
+    stored.function = frame_->node;
+    stored.root = root_method_;
+    seen_.stored.push_back(std::move(stored));
+  }
   heap_.write(out, n_.element, element);
   Value value = object_value(out);
   if (copies) value.flags |= kModelCopy;

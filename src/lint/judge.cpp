@@ -24,6 +24,10 @@ class Judge {
 
   std::vector<RawFinding> run() {
     for (const Direct& direct : seen_.direct) {
+      if (direct.note) {
+        out_.push_back({direct.rule, direct.site, direct.message, Cost::kPeak, false, true});
+        continue;
+      }
       add(direct.rule, direct.site, direct.message,
           direct.rule == "cycle-caches-loader" ? Cost::kLeak : Cost::kPeak);
     }
@@ -75,13 +79,19 @@ class Judge {
 
   void carried() {
     for (const CarriedOver& event : seen_.carried) {
-      if (!graph_.has_history(event.result)) continue;
+      // What unknown code made of it has history if backward ran through it in a loop that is
+      // there.
+      const bool seen_backward =
+          graph_[event.result].backwarded && !graph_.loop(event.loop).implicit;
+      if (!graph_.has_history(event.result) && !seen_backward) continue;
       if (resets_itself(event.loop)) continue;
+      // A class that keeps a state on a condition only does so when it is told to, as in decoding.
+      if (graph_.loop(event.loop).implicit && kept_on_condition(event.carried)) continue;
       const bool training = is_training(event.loop, event.root);
       if (event.by == CarriedOver::By::kUse) {
         if (!training || !graph_.has_history(event.carried)) continue;
         if (graph_.from_parameters_only(event.carried)) continue;
-        hidden(event.site);
+        hidden(event);
         continue;
       }
       const GraphNode& result = graph_[event.result];
@@ -99,8 +109,12 @@ class Judge {
       }
       if (result.backwarded && !event.was_freed) continue;
       if (graph_.from_parameters_only(event.carried)) continue;
-      if (result.backwarded && training && !is_sum_of_itself(event)) {
-        hidden(event.site);
+      if (event.by == CarriedOver::By::kArithmetic && !result.backwarded &&
+          !graph_.loop(event.loop).comprehension && !is_sum_of_itself(event)) {
+        continue;  // compared with, or subtracted, and gone with its iteration
+      }
+      if (result.backwarded && training && (!is_sum_of_itself(event) || is_gated(event))) {
+        hidden(event);
         continue;
       }
       if (!training) {
@@ -125,8 +139,17 @@ class Judge {
     }
   }
 
-  void hidden(NodeId site) {
-    add("hidden-not-detached", site,
+  void hidden(const CarriedOver& event) {
+    // What a method keeps on self is one state, of however many parts, and is detached where it is
+    // kept.
+    const auto parameters = tree_.items(event.function);
+    const bool method = event.function != 0 && !parameters.empty() &&
+                        names_.text(tree_[parameters[0]].name) == "self";
+    if (method && !stateful_methods_.emplace(event.function, event.site).second &&
+        stateful_methods_[event.function] != event.site) {
+      return;
+    }
+    add("hidden-not-detached", event.site,
         "this uses a state of the iteration before, whose backward has run: detach it between the "
         "iterations, or every step drags the graphs of all steps before it along",
         Cost::kLeak);
@@ -141,13 +164,38 @@ class Judge {
       open.pop_back();
       if (!seen.insert(at).second) continue;
       const GraphNode& node = graph_[at];
-      if (node.origin == graph_[event.result].origin && node.op != GraphOp::kJoin) return true;
+      // The same expression, or one that it is a part of: 0.9 * mean + 0.1 * loss.
+      const NodeId made_by = graph_[event.result].origin;
+      const bool whole = event.by == CarriedOver::By::kArithmetic && node.origin != 0 &&
+                         node.op == GraphOp::kArithmetic && encloses(node.origin, made_by);
+      if (node.op != GraphOp::kJoin && (node.origin == made_by || whole)) {
+        return true;
+      }
       if (node.op == GraphOp::kJoin || node.op == GraphOp::kAlias ||
-          node.op == GraphOp::kArithmetic) {
+          node.op == GraphOp::kArithmetic || node.op == GraphOp::kFunction) {
         open.insert(open.end(), node.inputs.begin(), node.inputs.end());
       }
     }
     return false;
+  }
+
+  bool kept_on_condition(GraphId id) const {
+    const GraphNode& node = graph_[id];
+    if (node.kept_on_condition) return true;
+    const bool alias = node.op == GraphOp::kJoin || node.op == GraphOp::kAlias;
+    return alias && std::any_of(node.inputs.begin(), node.inputs.end(),
+                                [&](GraphId input) { return graph_[input].kept_on_condition; });
+  }
+
+  // A state that is multiplied by what the network computed, as the cell of an LSTM is.
+  bool is_gated(const CarriedOver& event) {
+    const GraphNode& result = graph_[event.result];
+    const Node& expression = tree_[result.origin];
+    if (expression.kind != NodeKind::kBinary || names_.text(expression.name) != "*") return false;
+    return std::any_of(result.inputs.begin(), result.inputs.end(), [&](GraphId input) {
+      return input != event.carried && graph_.has_history(input) &&
+             !graph_.from_parameters_only(input);
+    });
   }
 
   // A class that has a method to reset its state between sequences expects to be told when.
@@ -203,7 +251,18 @@ class Judge {
   }
 
   void stored() {
+    // Features that a hook catches may be what the model goes on with.
+    std::set<NodeId> used_with_gradient;
+    for (GraphId id = 1; id < graph_.size(); ++id) {
+      const GraphNode& node = graph_[id];
+      if (node.op == GraphOp::kAlias && node.backwarded) used_with_gradient.insert(node.origin);
+    }
     for (const Stored& event : seen_.stored) {
+      if (event.by_hook && in_.heap()[event.container].emptied) continue;
+      if (event.by_hook && !event.aliases.empty() &&
+          used_with_gradient.count(graph_[event.aliases[0]].origin) != 0) {
+        continue;
+      }
       if (event.model_copy) {
         bool over = false;
         for (const LoopId loop : event.loops) {
@@ -221,9 +280,12 @@ class Judge {
       for (const GraphId alias : event.aliases) {
         if (graph_.has_history(alias) && !graph_[alias].backwarded) value = alias;
       }
-      // One part of a tuple in a backward means that the container is what backward is called on.
+      // One part of a tuple in a backward means that the container is what backward is called on,
+      // unless it was called in the same iteration and nothing takes the part out after it.
       for (const GraphId alias : event.aliases) {
-        if (graph_[alias].backwarded) value = 0;
+        if (!graph_[alias].backwarded) continue;
+        value = stays_after_backward(event, alias) ? alias : 0;
+        if (value == 0) break;
       }
       if (value == 0) continue;
       // In the branch in which backward ran it was detached; this is what the other one left.
@@ -277,8 +339,29 @@ class Judge {
     }
   }
 
+  bool stays_after_backward(const Stored& event, GraphId alias) {
+    const Object& container = in_.heap()[event.container];
+    const int run = graph_[alias].backward;
+    if (event.container == 0 || event.by_hook || container.emptied || container.bounded ||
+        run == 0) {
+      return false;
+    }
+    const WhereId place = graph_.backward_runs()[static_cast<std::size_t>(run - 1)].where;
+    return std::any_of(event.loops.begin(), event.loops.end(), [&](LoopId loop) {
+      const LoopRun& around = graph_.loop(loop);
+      return !around.implicit && graph_.inside(place, loop) &&
+             graph_.pass_of(place, loop) == graph_.pass_of(graph_[alias].where, loop);
+    });
+  }
+
   void updates() {
+    NodeId last = 0;
     for (const ParameterUpdate& update : seen_.updates) {
+      // Statement after statement of one update: mended at once.
+      const bool next = last != 0 && tree_[update.site].line == tree_[last].line + 1 &&
+                        tree_[update.site].column == tree_[last].column;
+      last = update.site;
+      if (next) continue;
       add("update-with-grad", update.site,
           "weights are written to with grad mode on: do it under torch.no_grad()", Cost::kCreep,
           true);
@@ -292,17 +375,25 @@ class Judge {
     std::set<NodeId> functions_done;
     // A call that serves training too is no mistake where another caller evaluates with it.
     std::set<NodeId> trained;
+    std::set<ObjectId> trained_modules;
     for (const ForwardRun& run : seen_.forwards) {
-      if (graph_[run.result].backwarded) trained.insert(run.call);
+      if (!graph_[run.result].backwarded) continue;
+      trained.insert(run.call);
+      trained_modules.insert(run.module);
     }
     for (const ForwardRun& run : seen_.forwards) {
+      if (run.unknown) {
+        unknown_not_needed(run);
+        continue;
+      }
       if (!graph_.has_history(run.result)) continue;
       if (!graph_[run.result].backwarded && trained.count(run.call) != 0) continue;
       if (graph_[run.result].backwarded || graph_[run.result].confirmed) {
-        not_optimized(run);
+        if (!run.inner) not_optimized(run);
         continue;
       }
-      bool in_training = false, over_data = false, looped = false;
+      bool in_training = false, over_data = false, looped = false, around_training = false;
+      bool over_evaluation_data = false;
       NodeId loop_node = 0;
       const LoopId closest = innermost(run.where);
       if (closest != 0) {
@@ -313,19 +404,33 @@ class Judge {
         const LoopRun& loop = graph_.loop(graph_.where(at).loop);
         if (loop.implicit) continue;
         looped = true;
-        if (loop.over_data && loop.backwards == 0) {
+        if (loop.backwards > 0) {
+          around_training = true;
+        } else if (loop.over_data) {
           over_data = true;
+          over_evaluation_data = over_evaluation_data || loop.evaluates;
           if (loop_node == 0) loop_node = loop.node;
         }
       }
-      if (in_training) {
+      if (run.inner) {
+        if (in_training || around_training) part_not_needed(run);
+        continue;
+      }
+      const bool thrown_away = graph_.thrown_away(run.result);
+      // A function that evaluates may be called right among the training steps.
+      const bool evaluates_among_steps =
+          thrown_away &&
+          (run.in_evaluation || (run.eval_mode && trained_modules.count(run.module) != 0));
+      if (in_training && !evaluates_among_steps) {
         not_needed(run);
         continue;
       }
       if (run.in_test) continue;
-      const bool thrown_away = graph_.thrown_away(run.result);
-      const bool evaluation = run.eval_mode || run.in_evaluation;
-      if (!evaluation) continue;
+      const bool evaluation = run.eval_mode || run.in_evaluation || over_evaluation_data;
+      if (!evaluation) {
+        if (around_training) not_needed(run);
+        continue;
+      }
       if (run.in_base_class && !(run.eval_mode && over_data)) continue;
       if (!run.eval_mode && !(over_data || (thrown_away && graph_.dropped_somewhere(run.result))))
         continue;
@@ -355,6 +460,7 @@ class Judge {
   // A forward whose backward reaches parameters that no optimizer updates.
   void not_optimized(const ForwardRun& run) {
     if (run.frozen || input_has_history(run) || run.in_test || run.module == 0) return;
+    if (in_.heap()[run.module].touched) return;
     if (innermost(run.where) == 0 || !is_training(innermost(run.where), run.root)) return;
     const bool by_name = words_.like_teacher(run.hint);
     const bool by_optimizer = seen_.any_optimizer && !seen_.unknown_optimizer;
@@ -380,10 +486,11 @@ class Judge {
       const bool holds =
           graph_.has_history(cache.value) || (cache.holds_tensor && cache.from_module);
       if (!keyed && !holds) continue;
-      if (!keyed && cache.value != 0 && graph_.from_parameters_only(cache.value)) continue;
+      if (!keyed && cache.value != 0 && graph_.from_parameters_by_calls(cache.value)) continue;
       const std::string_view line = tree_.text(cache.site);
       const std::string_view target = line.substr(0, line.find('='));
       if (target.find("device") != std::string_view::npos ||
+          target.find("[ctx]") != std::string_view::npos ||
           target.find("dtype") != std::string_view::npos ||
           target.find("shape") != std::string_view::npos) {
         continue;
@@ -450,23 +557,50 @@ class Judge {
         Cost::kPeak, true);
   }
 
+  // Whoever detaches a result, and uses it in no other way, says himself that it has a graph.
+  void unknown_not_needed(const ForwardRun& run) {
+    if (run.inner || run.in_evaluation || graph_[run.result].confirmed) return;
+    bool training = false;
+    for (WhereId at = run.where; at != 0; at = graph_.where(at).parent) {
+      const LoopId loop = graph_.where(at).loop;
+      training = training || is_training(loop, run.root);
+    }
+    if (training && graph_.cut_somewhere(run.result)) not_needed(run);
+  }
+
+  // A forward that another forward runs: its own module must be one that nobody trains.
+  void part_not_needed(const ForwardRun& run) {
+    const bool by_optimizer = seen_.any_optimizer && !seen_.unknown_optimizer;
+    if (by_optimizer ? in_.is_optimized(run.module) : !words_.like_teacher(run.hint)) return;
+    not_needed(run);
+  }
+
   void retained() {
     std::map<NodeId, std::pair<bool, bool>> sites;  // needed again, reaches back
     std::set<NodeId> retaining;
     std::map<NodeId, GraphId> targets;
-    for (const BackwardRun& run : graph_.backward_runs()) {
+    std::set<NodeId> followed;
+    const std::vector<BackwardRun>& runs = graph_.backward_runs();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const BackwardRun& run = runs[i];
       if (!run.retain) continue;
       auto& [needed, back] = sites[run.origin];
       needed = needed || run.needed_again;
       back = back || run.reaches_back;
       retaining.insert(run.origin);
       targets[run.origin] = run.target;
+      for (std::size_t later = i + 1; later < runs.size(); ++later) {
+        const bool same_iteration = graph_.crossed(run.where, runs[later].where) == 0 &&
+                                    same_outermost(run.where, runs[later].where);
+        if (same_iteration && runs[later].target != run.target) followed.insert(run.origin);
+      }
     }
     for (const auto& [site, flags] : sites) {
       const auto [needed, back] = flags;
       if (needed && !back) continue;
       if (!graph_.has_history(targets[site])) continue;
-      if (!back && unknown_inputs(targets[site]) && backward_sites() > 1) continue;
+      // What unknown code computed may share its graph with the backward after this one.
+      if (!back && followed.count(site) != 0 && unknown_inputs(targets[site])) continue;
       if (tree_[site].kind != NodeKind::kCall) continue;
       add("retain-graph", site,
           back ? "retain_graph=True lets a later iteration run through this one's graph: detach "
@@ -478,10 +612,13 @@ class Judge {
     }
   }
 
-  std::size_t backward_sites() const {
-    std::set<NodeId> sites;
-    for (const BackwardRun& run : graph_.backward_runs()) sites.insert(run.origin);
-    return sites.size();
+  // Whether both places are in the same run of the outermost loop, or outside of all.
+  bool same_outermost(WhereId a, WhereId b) const {
+    const auto outermost = [&](WhereId at) {
+      while (at != 0 && graph_.where(at).parent != 0) at = graph_.where(at).parent;
+      return at != 0 ? graph_.where(at).loop : 0;
+    };
+    return outermost(a) == outermost(b);
   }
 
   // Whether something of unknown kind went into the value.
@@ -575,6 +712,7 @@ class Judge {
   std::vector<RawFinding> out_;
   std::set<NodeId> evaluated_loops_, evaluated_functions_;
   std::map<NodeId, NodeId> evaluation_sites_;
+  std::map<NodeId, NodeId> stateful_methods_;
 };
 
 }  // namespace

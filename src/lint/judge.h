@@ -17,6 +17,7 @@ struct RawFinding {
   // What is detached, or run under no_grad, is a tensor for certain, and no gradient is asked of
   // it.
   bool detach_is_safe = false;
+  bool note = false;  // said, but no mistake
 };
 
 std::vector<RawFinding> judge(Interpreter& interpreter, const SyntaxTree& tree, Names& names,

@@ -32,6 +32,7 @@ class SourceJudge {
       : tree_(tree), names_(names), words_(words), has_fairscale_(has_fairscale) {}
 
   std::vector<RawFinding> run() {
+    blocks(tree_.root, 0);
     for (NodeId id = 1; id < tree_.nodes.size(); ++id) {
       const Node& node = tree_[id];
       switch (node.kind) {
@@ -112,7 +113,18 @@ class SourceJudge {
 
   // ------------------------------------------------------------ fairscale
 
+  // A number, or a name that the file gives one to.
   bool positive_integer(NodeId id) const {
+    if (id != 0 && tree_[id].kind == NodeKind::kName) {
+      for (const NodeId statement : tree_.items(tree_.root)) {
+        const Node& assigned = tree_[statement];
+        if (assigned.kind == NodeKind::kAssign && assigned.b != 0 &&
+            tree_[assigned.a].kind == NodeKind::kName && tree_[assigned.a].name == tree_[id].name &&
+            tree_[assigned.b].kind == NodeKind::kNumber) {
+          return positive_integer(assigned.b);
+        }
+      }
+    }
     return id != 0 && tree_[id].kind == NodeKind::kNumber && text(tree_[id].name) != "0" &&
            text(tree_[id].name).find_first_not_of("0123456789") == std::string::npos;
   }
@@ -190,7 +202,7 @@ class SourceJudge {
     for (std::size_t i = skip; i < parameters.size(); ++i) {
       const std::size_t at = i - skip;
       const bool known = at < differentiable.size();
-      const bool needs_none = known && tree_[differentiable[at]].kind == NodeKind::kNoneValue;
+      const bool needs_none = known && is_none(differentiable[at], backward);
       if (is_tensor_parameter(parameters[i], forward, known, needs_none)) {
         tensors.insert(tree_[parameters[i]].name);
       }
@@ -263,19 +275,46 @@ class SourceJudge {
     if (backward == 0) return out;
     walk(tree_[backward].a, [&](NodeId at) {
       if (tree_[at].kind == NodeKind::kReturn && tree_[at].a != 0) {
-        if (tree_[tree_[at].a].kind == NodeKind::kTuple) {
+        const NodeKind kind = tree_[tree_[at].a].kind;
+        if (kind == NodeKind::kTuple) {
           const auto items = tree_.items(tree_[at].a);
           out.assign(items.begin(), items.end());
           for (const NodeId item : items) {
             if (tree_[item].kind == NodeKind::kStar) out.clear();
           }
+        } else if (kind == NodeKind::kBinary) {
+          out.clear();  // tuples put together
         } else {
           out.assign(1, tree_[at].a);
         }
       }
-      return true;
+      return tree_[at].kind != NodeKind::kFunction;
     });
     return out;
+  }
+
+  // None, or a name that backward gives no other value.
+  bool is_none(NodeId gradient, NodeId backward) const {
+    if (tree_[gradient].kind != NodeKind::kName)
+      return tree_[gradient].kind == NodeKind::kNoneValue;
+    bool none = false, other = false;
+    const std::function<void(NodeId, NodeId)> assigned = [&](NodeId target, NodeId value) {
+      if (tree_[target].kind == NodeKind::kName && tree_[target].name == tree_[gradient].name) {
+        NodeId last = value;
+        while (tree_[last].kind == NodeKind::kAssign && tree_[last].b != 0) last = tree_[last].b;
+        (tree_[last].kind == NodeKind::kNoneValue ? none : other) = true;
+      }
+      for (const NodeId item : tree_.items(target)) {
+        if (tree_[target].kind == NodeKind::kTuple) assigned(item, value);
+      }
+    };
+    walk(tree_[backward].a, [&](NodeId at) {
+      if (tree_[at].kind == NodeKind::kAssign && tree_[at].b != 0) {
+        assigned(tree_[at].a, tree_[at].b);
+      }
+      return true;
+    });
+    return none && !other;
   }
 
   bool is_tensor_parameter(NodeId parameter, NodeId function, bool known, bool needs_none) const {
@@ -284,10 +323,11 @@ class SourceJudge {
     if (node.b != 0) return tree_.text(node.b).find("Tensor") != std::string_view::npos;
     if (node.a != 0) return false;
     if (known && !needs_none) return true;
-    return used_as_tensor(node.name, function);
+    return used_as_tensor(node.name, function, !known);
   }
 
-  bool used_as_tensor(Name name, NodeId function) const {
+  // `by_modules`: to be given to what sounds like a module is enough.
+  bool used_as_tensor(Name name, NodeId function, bool by_modules = true) const {
     bool tensor = false;
     walk(tree_[function].a, [&](NodeId at) {
       const Node& node = tree_[at];
@@ -301,7 +341,9 @@ class SourceJudge {
         const bool torch = callee.starts_with("torch.") || callee.starts_with("F.");
         const bool creates =
             words_.torch_function(last) == FunctionRole::kCreate && last != "as_tensor";
-        const bool module = !last.empty() && words_.like_module(names_.intern(last)) &&
+        const std::vector<std::string> words = words_of(last);
+        const bool module = by_modules && !words.empty() &&
+                            words_.like_module(names_.intern(words.back())) &&
                             !words_.like_loader(names_.intern(last));
         if ((torch && !creates) || module) {
           for (const NodeId item : tree_.items(at)) {
@@ -323,19 +365,20 @@ class SourceJudge {
 
   bool works_on_tensors(NodeId call) const {
     const std::string_view last = last_word(tree_[call].a);
-    if (last.empty() || (last[0] >= 'A' && last[0] <= 'Z')) return false;
+    if (last.empty() || (last[0] >= 'A' && last[0] <= 'Z') || last.starts_with("on_")) return false;
     const Name name = names_.intern(last);
     if (last == "backward" || words_.method(name) == MethodRole::kModuleRun) return true;
     static const auto* const verbs =
         new Set{"train",   "training", "step",    "infer",      "inference", "predict",
                 "forward", "generate", "denoise", "transcribe", "attention"};
+    static const auto* const makers = new Set{"get", "load", "create", "build",   "make",
+                                              "new", "init", "setup",  "prepare", "from"};
     const std::vector<std::string> words = words_of(last);
     for (const std::string& word : words) {
       if (verbs->count(word) != 0) return true;
     }
     return !words.empty() && words.size() < 3 && words.back() != "module" && words[0] != "import" &&
-           words[0] != "get" && words[0] != "load" &&
-           words_.like_module(names_.intern(words.back()));
+           makers->count(words[0]) == 0 && words_.like_module(names_.intern(words.back()));
   }
 
   void exceptions(NodeId id) {
@@ -349,6 +392,14 @@ class SourceJudge {
       return true;
     });
     if (!torch) return;
+    // A function that calls itself tries again too.
+    for (NodeId around = 1; around < tree_.nodes.size(); ++around) {
+      const Node& function = tree_[around];
+      if (function.kind == NodeKind::kFunction && function.begin < tree_[id].begin &&
+          function.end >= tree_[id].end) {
+        tried.insert(text(function.name));
+      }
+    }
     for (const NodeId handler : tree_.items(id)) {
       const std::string_view type =
           tree_[handler].a != 0 ? tree_.text(tree_[handler].a) : std::string_view("Exception");
@@ -357,9 +408,27 @@ class SourceJudge {
           type.find("Exception") == std::string_view::npos) {
         continue;
       }
-      retry(handler, tried);
+      // Any exception may be caught to try another interface: that is no question of memory.
+      const std::string_view body = tree_.text(handler);
+      const bool of_memory = type.find("RuntimeError") != std::string_view::npos ||
+                             type.find("Memory") != std::string_view::npos ||
+                             body.find("memory") != std::string_view::npos ||
+                             body.find("empty_cache") != std::string_view::npos ||
+                             body.find("OOM") != std::string_view::npos ||
+                             body.find("batch") != std::string_view::npos;
+      if (of_memory) retry(handler, tried);
       if (tree_[handler].name != 0) kept(handler);
     }
+  }
+
+  bool steps_optimizer(NodeId callee) const {
+    const Node& node = tree_[callee];
+    if (node.kind != NodeKind::kAttribute || text(node.name) != "step") return false;
+    const Node& whole = tree_[node.a];
+    const std::string_view name = text(whole.name);
+    return words_.like_optimizer(whole.name) || name.find("sched") != std::string_view::npos ||
+           name.find("scaler") != std::string_view::npos ||
+           name.find("bar") != std::string_view::npos;
   }
 
   void retry(NodeId handler, const std::unordered_set<std::string_view>& tried) {
@@ -374,7 +443,7 @@ class SourceJudge {
       }
       if (node.kind == NodeKind::kCall && first == 0) {
         const bool again = tried.count(tree_.text(node.a)) != 0;
-        if (again && last_word(node.a) != "step" && works_on_tensors(at)) {
+        if (again && !steps_optimizer(node.a) && works_on_tensors(at)) {
           first = statement != 0 ? statement : at;
         }
       }
@@ -532,6 +601,7 @@ class SourceJudge {
       return false;
     if (words_.like_module(name)) return true;
     if (tree_[callee].kind != NodeKind::kName) return false;
+    if (function == 0) return false;
     for (const NodeId parameter : tree_.items(function)) {
       if (tree_[parameter].name == name) return true;
     }
@@ -547,11 +617,16 @@ class SourceJudge {
     });
     if (backward) return;
     std::unordered_set<Name> collected;
-    for (const NodeId statement : tree_.items(tree_[loop].c)) {
+    const auto collects = [&](NodeId statement) -> Name {
       const Node& node = tree_[statement];
-      if (node.kind == NodeKind::kAugAssign && tree_[node.a].kind == NodeKind::kName) {
-        collected.insert(tree_[node.a].name);
-      }
+      if (node.a == 0 || tree_[node.a].kind != NodeKind::kName) return 0;
+      const Name to = tree_[node.a].name;
+      const bool sum = node.kind == NodeKind::kAugAssign ||
+                       (node.kind == NodeKind::kAssign && node.b != 0 && mentions(node.b, to));
+      return sum ? to : 0;
+    };
+    for (const NodeId statement : tree_.items(tree_[loop].c)) {
+      if (const Name to = collects(statement); to != 0) collected.insert(to);
     }
     if (collected.empty()) return;
     for (const NodeId statement : tree_.items(tree_[loop].c)) {
@@ -562,7 +637,7 @@ class SourceJudge {
       bool passed_on = false, deleted = false;
       for (const NodeId other : tree_.items(tree_[loop].c)) {
         const Node& next = tree_[other];
-        if (next.kind == NodeKind::kAugAssign && heavy_call(next.b, function) &&
+        if (collects(other) != 0 && tree_[next.b].kind != NodeKind::kName &&
             mentions(next.b, kept)) {
           passed_on = true;
         }
@@ -575,9 +650,7 @@ class SourceJudge {
         walk(later, [&](NodeId at) {
           if (heavy_call(at, function)) {
             for (const NodeId item : tree_.items(at)) {
-              if (tree_[item].kind == NodeKind::kName && collected.count(tree_[item].name) != 0) {
-                peak_after = true;
-              }
+              for (const Name name : collected) peak_after = peak_after || mentions(item, name);
             }
           }
           return true;

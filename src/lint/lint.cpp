@@ -181,7 +181,7 @@ bool is_statement_with_body(NodeKind kind) {
 }
 
 struct FileResult {
-  std::vector<Finding> findings;
+  std::vector<Finding> findings, notes;
   std::size_t lines = 0;
   std::string before, after;
   std::size_t fixes = 0;
@@ -208,24 +208,31 @@ FileResult lint_file(const fs::path& path, const std::string& shown, const Confi
                                  Cost::kPeak, std::nullopt, ""});
       return result;
     }
-    for (Finding& finding : lint_source(notebook.python, shown, has_fairscale)) {
-      if (!keep(finding)) continue;
-      finding.fix.reset();  // cells are JSON, not lines
-      if (finding.line >= 1 && finding.line <= notebook.places.size()) {
-        const auto [cell, line] = notebook.places[finding.line - 1];
-        finding.cell = concat("cell ", cell);
-        finding.line = line;
-        finding.message = concat("cell ", cell, ": ", finding.message);
+    const auto placed = [&](std::vector<Finding> all, std::vector<Finding>& out) {
+      for (Finding& finding : all) {
+        if (!keep(finding)) continue;
+        finding.fix.reset();  // cells are JSON, not lines
+        if (finding.line >= 1 && finding.line <= notebook.places.size()) {
+          const auto [cell, line] = notebook.places[finding.line - 1];
+          finding.cell = concat("cell ", cell);
+          finding.line = line;
+          finding.message = concat("cell ", cell, ": ", finding.message);
+        }
+        out.push_back(std::move(finding));
       }
-      result.findings.push_back(std::move(finding));
-    }
+    };
+    std::vector<Finding> notes;
+    placed(lint_source(notebook.python, shown, has_fairscale, &notes), result.findings);
+    placed(std::move(notes), result.notes);
     return result;
   }
   result.before = text;
   // A fix may bring another to light, or free its place: a few rounds settle it.
   for (int round = 0;; ++round) {
-    std::vector<Finding> all = lint_source(text, shown, has_fairscale);
+    result.notes.clear();
+    std::vector<Finding> all = lint_source(text, shown, has_fairscale, &result.notes);
     std::erase_if(all, [&](const Finding& finding) { return !keep(finding); });
+    std::erase_if(result.notes, [&](const Finding& finding) { return !keep(finding); });
     std::vector<const Fix*> fixes;
     for (const Finding& finding : all) {
       if (mode == FixMode::kNone || !finding.fix) continue;
@@ -245,7 +252,8 @@ FileResult lint_file(const fs::path& path, const std::string& shown, const Confi
 
 }  // namespace
 
-std::vector<Finding> lint_source(std::string source, const std::string& file, bool has_fairscale) {
+std::vector<Finding> lint_source(std::string source, const std::string& file, bool has_fairscale,
+                                 std::vector<Finding>* notes) {
   Names names;
   Vocabulary words(names);
   const bool relevant = may_use_torch(source);
@@ -269,6 +277,13 @@ std::vector<Finding> lint_source(std::string source, const std::string& file, bo
     const std::uint32_t last =
         is_statement_with_body(site.kind) ? site.line : last_line_of(tree, finding.site);
     if (is_ignored(ignored, finding.rule, site.line, last)) continue;
+    if (finding.note) {
+      if (notes != nullptr) {
+        notes->push_back({file, site.line, column_of(tree, site), finding.rule, finding.message,
+                          finding.cost, std::nullopt, ""});
+      }
+      continue;
+    }
     out.push_back({file, site.line, column_of(tree, site), finding.rule, finding.message,
                    finding.cost, fix_for(finding, tree, names, words), ""});
   }
@@ -346,6 +361,7 @@ Report run(const Options& options) {
     report.lines += result.lines;
     report.fixes += result.fixes;
     for (Finding& finding : result.findings) report.findings.push_back(std::move(finding));
+    for (Finding& note : result.notes) report.notes.push_back(std::move(note));
     if (result.fixes == 0 || result.before == result.after) continue;
     if (options.write) {
       std::ofstream out(files[i], std::ios::binary | std::ios::trunc);

@@ -32,6 +32,9 @@ struct MendedFile {
 
 struct Report {
   std::vector<Finding> findings;  // the worst first, then by file and line; without the mended ones
+  // What is as large as it has to be, such as a vocabulary: said, but no mistake. In the lines and
+  // in SARIF only; by file and line.
+  std::vector<Finding> notes;
   std::vector<MendedFile> mended;
   std::size_t files = 0, lines = 0, fixes = 0;
 };
@@ -40,7 +43,8 @@ struct Report {
 // IoError (LT0554) for a file that cannot be read or written.
 Report run(const Options& options);
 
-// The findings of one file's text. `has_fairscale`: see judge_source.
-std::vector<Finding> lint_source(std::string source, const std::string& file, bool has_fairscale);
+// The findings of one file's text. `has_fairscale`: see judge_source. `notes`: see Report.
+std::vector<Finding> lint_source(std::string source, const std::string& file, bool has_fairscale,
+                                 std::vector<Finding>* notes = nullptr);
 
 }  // namespace lowtide::lint

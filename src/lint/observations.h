@@ -49,6 +49,8 @@ struct ForwardRun {
   bool in_test;        // a unit test
   bool frozen;         // parameters do not require grad
   bool known_module;   // one thing, and no wrapper that unknown code returned
+  bool unknown;        // nobody knows what was called, only that its result is detached later
+  bool inner;          // a part, run by the forward of a whole
   bool in_base_class;  // a method that a base class outside the file calls
 };
 
@@ -79,6 +81,7 @@ struct Direct {
   std::string rule;
   NodeId site;
   std::string message;
+  bool note = false;  // said, but no finding
 };
 
 struct Observations {

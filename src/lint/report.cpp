@@ -53,6 +53,10 @@ std::string to_lines(const Report& report) {
     out += concat(finding.file, ":", finding.line, ":", finding.column, ": ",
                   word_for(finding.cost), ": ", finding.message, " [", finding.rule, "]\n");
   }
+  for (const Finding& note : report.notes) {
+    out += concat(note.file, ":", note.line, ":", note.column, ": note: ", note.message, " [",
+                  note.rule, "]\n");
+  }
   return out;
 }
 
@@ -109,10 +113,12 @@ std::string to_sarif(const Report& report) {
   run["tool"]["driver"] = std::move(driver);
   run["columnKind"] = "unicodeCodePoints";
   run["results"] = Json::array();
-  for (const Finding& finding : report.findings) {
+  const auto add = [&](const Finding& finding, bool note) {
     Json row = Json::object();
     row["ruleId"] = finding.rule;
-    row["level"] = finding.cost == Cost::kLeak    ? "error"
+    if (note) row["kind"] = "informational";
+    row["level"] = note                           ? "none"
+                   : finding.cost == Cost::kLeak  ? "error"
                    : finding.cost == Cost::kCreep ? "warning"
                                                   : "note";
     Json message = Json::object();
@@ -159,7 +165,9 @@ std::string to_sarif(const Report& report) {
       row["fixes"].push_back(std::move(fix));
     }
     run["results"].push_back(std::move(row));
-  }
+  };
+  for (const Finding& finding : report.findings) add(finding, false);
+  for (const Finding& note : report.notes) add(note, true);
   Json log = Json::object();
   log["version"] = "2.1.0";
   log["$schema"] = "https://json.schemastore.org/sarif-2.1.0.json";

@@ -228,33 +228,35 @@ FunctionRole Vocabulary::torch_function(std::string_view word) const {
 std::uint16_t Vocabulary::traits(Name name) {
   if (name >= traits_.size()) traits_.resize(name + 64, 0);
   if (traits_[name] != 0) return traits_[name];
-  static const auto* const module =
-      new Set{"model",    "models",     "net",           "nets",        "network",     "encoder",
-              "decoder",  "generator",  "discriminator", "critic",      "actor",       "policy",
-              "backbone", "classifier", "module",        "student",     "teacher",     "rnn",
-              "lstm",     "gru",        "cell",          "vae",         "gan",         "unet",
-              "resnet",   "vgg",        "bert",          "gpt",         "transformer", "mlp",
-              "cnn",      "extractor",  "qnet",          "autoencoder", "regressor",   "segmenter",
-              "detector", "embedder",   "predictor",     "ddp",         "vit",         "clip",
-              "lm",       "llm",        "netd",          "netg",        "denoiser",    "embedding",
-              "head",     "layer",      "conv",          "fc",          "linear",      "proj",
-              "engine",   "seq2seq",    "featurizer",    "inception",   "lpips",       "projector",
-              "tower",    "trunk",      "dqn",           "wrapper"};
+  static const auto* const module = new Set{
+      "model",      "models",     "net",           "nets",        "network",     "encoder",
+      "decoder",    "generator",  "discriminator", "critic",      "actor",       "policy",
+      "backbone",   "classifier", "module",        "student",     "teacher",     "rnn",
+      "lstm",       "gru",        "cell",          "vae",         "gan",         "unet",
+      "resnet",     "vgg",        "bert",          "gpt",         "transformer", "mlp",
+      "cnn",        "extractor",  "qnet",          "autoencoder", "regressor",   "segmenter",
+      "detector",   "embedder",   "predictor",     "ddp",         "vit",         "clip",
+      "lm",         "llm",        "netd",          "netg",        "denoiser",    "embedding",
+      "head",       "layer",      "conv",          "fc",          "linear",      "proj",
+      "engine",     "seq2seq",    "featurizer",    "inception",   "lpips",       "projector",
+      "tower",      "trunk",      "dqn",           "wrapper",     "enc",         "dec",
+      "disc",       "gen",        "encoders",      "decoders",    "critics",     "actors",
+      "generators", "rssm",       "experts"};
   static const auto* const loss =
       new Set{"loss", "losses", "criterion", "criteria", "crit",    "objective", "nll",
               "bce",  "mse",    "elbo",      "kld",      "penalty", "cost",      "ce"};
   static const auto* const metric = new Set{
-      "accuracy",  "items",  "stats",       "logs",      "acc",       "metric",    "metrics",
-      "score",     "f1",     "iou",         "auc",       "psnr",      "ssim",      "print",
-      "log",       "plot",   "save",        "write",     "show",      "count",     "correct",
-      "precision", "recall", "bleu",        "wer",       "cer",       "render",    "draw",
-      "dump",      "str",    "format",      "numpy",     "np",        "info",      "debug",
-      "warning",   "error",  "evaluate",    "evaluator", "visualize", "summary",   "record",
-      "map",       "topk",   "postprocess", "nms",       "assert",    "clip",      "lr",
-      "schedule",  "seed",   "barrier",     "item",      "display",   "imshow",    "report",
-      "confusion", "json",   "hash",        "decode",    "tokenize",  "tokenizer", "len",
-      "logger",    "epoch",  "progress",    "timer",     "time",      "check",     "is",
-      "has",       "num"};
+      "accuracy",  "items",       "stats",    "logs",      "acc",       "metric",  "metrics",
+      "score",     "f1",          "iou",      "auc",       "psnr",      "ssim",    "print",
+      "log",       "plot",        "save",     "write",     "show",      "count",   "correct",
+      "precision", "recall",      "bleu",     "wer",       "cer",       "render",  "draw",
+      "dump",      "str",         "format",   "numpy",     "np",        "info",    "debug",
+      "warning",   "error",       "evaluate", "evaluator", "visualize", "summary", "record",
+      "topk",      "postprocess", "nms",      "assert",    "clip",      "lr",      "schedule",
+      "seed",      "barrier",     "item",     "display",   "imshow",    "report",  "confusion",
+      "json",      "hash",        "decode",   "tokenize",  "tokenizer", "len",     "logger",
+      "epoch",     "progress",    "timer",    "time",      "check",     "is",      "has",
+      "num"};
   static const auto* const optimizer = new Set{
       "optimizer", "optim", "opt", "optimiser", "optimizers", "opts", "adam", "sgd", "solver"};
   static const auto* const loader = new Set{
@@ -267,6 +269,8 @@ std::uint16_t Vocabulary::traits(Name name) {
               "predictions", "infer",    "inference",  "evaluator"};
   static const auto* const teacher = new Set{"teacher",   "target", "targets",  "ema",       "ref",
                                              "reference", "frozen", "momentum", "pretrained"};
+  static const auto* const environment =
+      new Set{"env", "envs", "environment", "game", "simulator", "venv", "gym"};
   const std::string& text = names_.text(name);
   const std::vector<std::string> words = words_of(text);
   std::uint16_t out = kKnown;
@@ -281,10 +285,13 @@ std::uint16_t Vocabulary::traits(Name name) {
     }
     if (has_any(words, *loss) || ends_with(main, "loss")) out |= kLoss;
     if (has_any(words, *metric)) out |= kMetric;
+    static const auto* const densities = new Set{"prob", "probs", "likelihood", "softmax"};
+    if (has_any(words, *densities)) out &= static_cast<std::uint16_t>(~kMetric);
     if (has_any(words, *optimizer) || ends_with(main, "optimizer")) out |= kOptimizer;
     if (loader->count(main) || ends_with(main, "loader")) out |= kLoader;
     if (has_any(words, *evaluation)) out |= kEvaluation;
     if (has_any(words, *teacher)) out |= kTeacher;
+    if (environment->count(main)) out |= kEnvironment;
     if (has_any(words, *loss)) out &= static_cast<std::uint16_t>(~kModule);
     // What makes, names or describes the thing is not the thing.
     static const auto* const about =
@@ -293,7 +300,19 @@ std::uint16_t Vocabulary::traits(Name name) {
                 "id",        "ids",        "size",      "sizes",     "kwargs", "args", "dict",
                 "params",    "key",        "keys",      "fn",        "dim",    "dims", "options",
                 "file",      "url",        "state",     "scheduler", "card"};
-    if (about->count(last) != 0) {
+    static const auto* const functions =
+        new Set{"value", "q", "policy", "actor", "critic", "energy", "denoise", "forward", "apply"};
+    static const auto* const verbs =
+        new Set{"get",    "build",  "make",    "create",  "load",  "init",     "save",     "set",
+                "unwrap", "wrap",   "prepare", "convert", "push",  "download", "register", "add",
+                "remove", "export", "compile", "replace", "find",  "select",   "setup",    "print",
+                "count",  "check",  "is",      "has",     "reset", "clear",    "num"};
+    if (words.size() > 1 && verbs->count(words[0]) != 0) {
+      out &= static_cast<std::uint16_t>(~kModule);
+    }
+    if (last == "fn" && functions->count(words[0]) != 0) {
+      out |= kModule;
+    } else if (about->count(last) != 0) {
       out &= static_cast<std::uint16_t>(~(kModule | kOptimizer | kLoader));
     }
   }

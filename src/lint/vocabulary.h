@@ -55,6 +55,7 @@ class Vocabulary {
   bool like_loader(Name name) { return traits(name) & kLoader; }
   bool like_evaluation(Name name) { return traits(name) & kEvaluation; }
   bool like_teacher(Name name) { return traits(name) & kTeacher; }
+  bool like_environment(Name name) { return traits(name) & kEnvironment; }
 
  private:
   enum Trait : std::uint16_t {
@@ -66,6 +67,7 @@ class Vocabulary {
     kLoader = 32,
     kEvaluation = 64,
     kTeacher = 128,
+    kEnvironment = 256,
   };
   std::uint16_t traits(Name name);
 

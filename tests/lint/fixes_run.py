@@ -134,8 +134,69 @@ def run(steps):
     return student.state_dict(), t
 """,
 }
+PROGRAMS["comprehension"] = """
+import torch
+
+def run(steps):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step(x):
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    kept = [step(torch.randn(4, 8)) for _ in range(steps)]
+    return model.state_dict(), kept
+"""
+PROGRAMS["generator"] = PROGRAMS["comprehension"].replace("kept = [", "kept = sum(").replace(
+    "range(steps)]", "range(steps))"
+)
+PROGRAMS["meter"] = """
+import torch
+
+class Meter:
+    def __init__(self):
+        self.total = 0
+
+    def update(self, value, n):
+        self.total += value * n
+
+def run(steps):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    meter = Meter()
+    for _ in range(steps):
+        loss = model(torch.randn(4, 8)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        meter.update(loss, 4)
+    return model.state_dict(), meter.total
+"""
+PROGRAMS["held"] = """
+import torch
+
+def summary(model, head, parts):
+    total = 0
+    with torch.no_grad():
+        for part in parts:
+            hidden = model(part)
+            total = total + hidden.mean()
+        return head(total.view(1, 1))
+
+def run(steps):
+    torch.manual_seed(0)
+    model, head = torch.nn.Linear(8, 4), torch.nn.Linear(1, 1)
+    out = summary(model, head, [torch.randn(4, 8) for _ in range(steps)])
+    return {"out": out}, None
+"""
 # What must stop growing; the others lower a peak or a constant.
-GROWING = {"sum", "list", "average", "evaluation", "shadow"}
+GROWING = {"sum", "list", "average", "evaluation", "shadow", "comprehension", "generator", "meter"}
 
 MEASURE = """
 import sys, torch

@@ -114,5 +114,21 @@ TEST_CASE("a file that does not parse is a finding beside those of the rest") {
   CHECK(findings[0].line == 1);
 }
 
+TEST_CASE("a vocabulary is noted, and a flattened map is found") {
+  std::vector<Finding> notes;
+  const std::vector<Finding> findings = lint_source(
+      "from torch import nn\n"
+      "vocab_size = 262144\n"
+      "table = nn.Embedding(vocab_size, 4096)\n"
+      "head = nn.Linear(4096, vocab_size)\n"
+      "flat = nn.Linear(256 * 112 * 112, 1000)\n",
+      "a.py", false, &notes);
+  REQUIRE(findings.size() == 1);
+  CHECK(findings[0].line == 5);
+  REQUIRE(notes.size() == 2);
+  CHECK(notes[0].line == 3);
+  CHECK(notes[1].line == 4);
+}
+
 }  // namespace
 }  // namespace lowtide::lint

@@ -1,5 +1,6 @@
 // Programs after public reports. A line with `# expect: RULE [COST]` must be reported so, and
-// nothing else; programs without such a line look like mistakes and are right.
+// nothing else; programs without such a line look like mistakes and are right. `# missed: RULE`
+// marks a mistake that is known not to be found: whoever finds it takes the mark away.
 
 #include <doctest/doctest.h>
 
@@ -21,7 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Tally {
-  int right = 0, missed = 0, false_alarms = 0, wrong_cost = 0, programs = 0, look_alikes = 0;
+  int right = 0, missed = 0, false_alarms = 0, wrong_cost = 0, programs = 0, look_alikes = 0,
+      known_misses = 0;
   std::set<std::string> rules;
 };
 
@@ -38,6 +40,7 @@ Tally judge_folder(const fs::path& folder) {
     std::uint32_t number = 0;
     for (std::string line; std::getline(lines, line);) {
       ++number;
+      if (line.find("# missed: ") != std::string::npos) ++tally.known_misses;
       const std::size_t at = line.find("# expect: ");
       if (at == std::string::npos) continue;
       std::istringstream words(line.substr(at + 10));
@@ -87,9 +90,13 @@ TEST_CASE("at least 60 programs after reports, two in five of them right, are ju
 
 TEST_CASE("programs written after the rules were are judged as marked") {
   const Tally tally = judge_folder(kHere / "more_programs");
-  CHECK(tally.programs >= 50);
+  CHECK(tally.programs >= 370);
+  CHECK(tally.look_alikes * 10 >= tally.programs * 4);
   CHECK(tally.missed == 0);
   CHECK(tally.false_alarms == 0);
+  CHECK(tally.wrong_cost == 0);
+  CHECK(tally.known_misses == 2);
+  CHECK(tally.rules.size() + 1 == rules().size());
 }
 
 }  // namespace

@@ -50,6 +50,18 @@ TEST_CASE("text lines are what editors jump to") {
   CHECK(to_lines(one_finding()).rfind("a.py:3:5: creep: ", 0) == 0);
 }
 
+TEST_CASE("a note is in the lines and in SARIF, and is no finding in JSON") {
+  Report report;
+  report.notes.push_back(
+      {"a.py", 7, 1, "huge-linear", "as large as its vocabulary", Cost::kPeak, std::nullopt, ""});
+  CHECK(to_lines(report) == "a.py:7:1: note: as large as its vocabulary [huge-linear]\n");
+  CHECK(to_json(report) == "[]\n");
+  const Json log = parse_json(to_sarif(report));
+  const Json& result = log.at("runs").as_array().at(0).at("results").as_array().at(0);
+  CHECK(result.at("kind").as_string() == "informational");
+  CHECK(result.at("level").as_string() == "none");
+}
+
 TEST_CASE("every rule's page has a reason, an example before and after, and what is right") {
   CHECK(rules().size() == 19);
   for (const Rule& rule : rules()) {

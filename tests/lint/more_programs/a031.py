@@ -1,0 +1,14 @@
+# Evaluation with a decorator of torch's.
+import torch
+
+
+@torch.no_grad()
+def evaluate(model, loader, device="cuda"):
+    model.eval()
+    preds, refs = [], []
+    for batch in loader:
+        batch = {k: v.to(device) for k, v in batch.items()}
+        outputs = model(**batch)
+        preds.extend(outputs.logits.argmax(-1).tolist())
+        refs.extend(batch["labels"].tolist())
+    return sum(p == r for p, r in zip(preds, refs)) / len(refs)
