@@ -9,7 +9,11 @@ set(LOWTIDE_TORCH_MIN 2.13.0)
 set(LOWTIDE_TORCH_BELOW 2.14.0) # the first version that was not checked
 set(_torch_remedy "install it with:  pip install torch==2.13.0")
 
-# The project's own environment first, then the active one, then any Python.
+# A wheel is built for the Python that builds it. Else the project's own environment first, then the
+# active one, then any Python.
+if(SKBUILD AND Python_EXECUTABLE)
+  set(LOWTIDE_PYTHON "${Python_EXECUTABLE}")
+endif()
 find_program(LOWTIDE_PYTHON NAMES python python3 NO_DEFAULT_PATH
              PATHS "${PROJECT_SOURCE_DIR}/.venv/bin" "$ENV{VIRTUAL_ENV}/bin")
 find_program(LOWTIDE_PYTHON NAMES python3 python)
