@@ -7,7 +7,7 @@ namespace lowtide {
 namespace {
 
 // More kinds of steps than this are not told apart.
-constexpr std::size_t kMostKnown = 16;
+constexpr std::size_t kMostKnown = 32;
 // Saved tensors after these do not tell kinds apart.
 constexpr std::size_t kLongestKind = 4096;
 
@@ -55,8 +55,7 @@ void StepWatch::saved(Bytes bytes) {
 }
 
 StepWatch::Ended StepWatch::next(Bytes live_bytes, bool is_alone, std::uint64_t clock_ns) {
-  const Known* known = matching();
-  const bool is_new = known == nullptr || known->budget != budget_;
+  const bool is_new = nearest(true) == nullptr;
   const Ended ended{index_, begin_ns_, clock_ns - begin_ns_, static_,
                     index_ == 0 || (is_new && known_.size() < kMostKnown)};
   ++index_;
@@ -65,14 +64,15 @@ StepWatch::Ended StepWatch::next(Bytes live_bytes, bool is_alone, std::uint64_t 
 }
 
 void StepWatch::was_carried(Bytes bytes) {
-  if (matching() == nullptr) largest_carried_ = std::max(largest_carried_, bytes);
+  if (nearest(true) == nullptr) largest_carried_ = std::max(largest_carried_, bytes);
 }
 
 void StepWatch::learn(Bytes smallest, Bytes bound) {
   if (!is_alone_) return;
   const Known learned{kind_, smallest, bound, base_, budget_};
-  const auto same = std::find_if(known_.begin(), known_.end(),
-                                 [&](const Known& known) { return known.kind == kind_; });
+  const auto same = std::find_if(known_.begin(), known_.end(), [&](const Known& known) {
+    return known.kind == kind_ && known.base == base_;
+  });
   if (same != known_.end()) {
     *same = learned;
   } else if (known_.size() < kMostKnown) {
@@ -80,29 +80,37 @@ void StepWatch::learn(Bytes smallest, Bytes bound) {
   }
 }
 
-// This budget's go first.
-const StepWatch::Known* StepWatch::matching() const {
+// The known step that began like the running one, above the most similar amount of memory.
+const StepWatch::Known* StepWatch::nearest(bool is_of_this_budget) const {
   if (kind_.empty() || !is_alone_) return nullptr;
+  const auto distance = [&](const Known& known) {
+    return std::max(known.base, base_) - std::min(known.base, base_);
+  };
   const Known* found = nullptr;
   for (const Known& known : known_) {
+    if (is_of_this_budget && known.budget != budget_) continue;
     if (known.kind.size() < kind_.size() || known.kind[kind_.size() - 1] != kind_.back()) continue;
-    if (found == nullptr || known.budget > found->budget) found = &known;
+    if (found == nullptr || distance(known) <= distance(*found)) found = &known;
   }
   return found;
 }
 
 std::optional<Bytes> StepWatch::smallest_budget() const {
-  const Known* known = matching();
+  const Known* known = nearest(false);
   if (known == nullptr) return std::nullopt;
   // What lies beneath the running step beyond that may have been made in the recorded one (the
-  // optimizer's state) and be counted twice: enough is enough.
-  if (base_ >= known->base) return known->smallest + (base_ - known->base);
-  return known->smallest - std::min(known->smallest, known->base - base_);
+  // optimizer's state), and what it lacks may be made in it: enough is enough.
+  Bytes smallest = known->smallest + (base_ - std::min(base_, known->base));
+  // The steps after it are of its kind too.
+  for (const Known& other : known_) {
+    if (other.kind == known->kind) smallest = std::max(smallest, other.smallest);
+  }
+  return smallest;
 }
 
 std::optional<Bytes> StepWatch::lower_bound() const {
-  const Known* known = matching();
-  if (known == nullptr || known->budget != budget_) return std::nullopt;
+  const Known* known = nearest(true);
+  if (known == nullptr) return std::nullopt;
   // What lies beneath it beyond that may go in mid-step.
   return known->bound - std::min(known->bound, known->base - std::min(known->base, base_));
 }

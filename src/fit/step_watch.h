@@ -9,8 +9,8 @@
 // What is learned. The first two steps are recorded (the second has the optimizer's state too), and
 // then each step of a kind not seen before: kinds differ in the sizes of their saved tensors. From
 // the tape comes the smallest budget that would carry it, and a bound. For a later step of the same
-// kind they move with what lies beneath the step, what is live where it begins: both down, the
-// first one up too.
+// kind above another amount of memory (what is live where it begins) the first moves up with it,
+// and the second down.
 //
 // What an earlier budget of the process has learned still serves to say what would be enough; it is
 // no bound, because another program may begin alike.
@@ -85,7 +85,7 @@ class StepWatch {
     Bytes base = 0;  // live where that step began
     std::uint64_t budget = 0;
   };
-  const Known* matching() const;
+  const Known* nearest(bool is_of_this_budget) const;
 
   std::vector<Known> known_;
   Bytes largest_carried_ = 0;
