@@ -27,18 +27,21 @@ std::string default_python() {
   return "python3";
 }
 
-// A command that begins with a Python runs under that one, which then needs the package too.
-std::string python_for(const Arguments& arguments) {
-  if (arguments.has("python")) return arguments.text("python");
+std::filesystem::path program_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+// The Python that prepares the run has the package: that of the environment in which this program
+// is installed, else the one that the command runs under.
+std::string python_with_package(const Arguments& arguments, const std::string& python) {
+  const std::string beside = (program_path().parent_path() / "python").string();
+  if (access(beside.c_str(), X_OK) == 0) return beside;
   const std::string& first = arguments.words()[0];
   const std::string name = std::filesystem::path(first).filename().string();
-  return name.starts_with("python") ? first : default_python();
+  return name.starts_with("python") ? first : python;
 }
 
 // The package that was built beside this program is found without being installed.
 void show_package_of_build() {
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::filesystem::path package = program.parent_path().parent_path() / "python";
+  const std::filesystem::path package = program_path().parent_path().parent_path() / "python";
   if (!std::filesystem::exists(package / "lowtide")) return;
   const char* before = std::getenv("PYTHONPATH");
   const std::string path = before == nullptr || *before == '\0'
@@ -54,8 +57,10 @@ int run(const Arguments& arguments) {
         "run: --budget is missing: a number of bytes, 6GiB, or a share of the step such "
         "as 50%. See: lowtide run --help");
   }
-  std::vector<std::string> words{python_for(arguments), "-m", "lowtide", "run"};
-  for (const char* flag : {"budget", "report", "spill", "python"}) {
+  const std::string python = arguments.has("python") ? arguments.text("python") : default_python();
+  std::vector<std::string> words{
+      python_with_package(arguments, python), "-m", "lowtide", "run", "--python", python};
+  for (const char* flag : {"budget", "report", "spill"}) {
     if (arguments.has(flag)) {
       words.push_back(concat("--", flag));
       words.push_back(arguments.text(flag));

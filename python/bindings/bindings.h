@@ -15,8 +15,8 @@ void bind_budget(py::module_& module);          // include/lowtide/budget.h
 void bind_checkpoint(py::module_& module);      // include/lowtide/checkpoint.h
 void bind_ms_deform_attn(py::module_& module);  // include/lowtide/ms_deform_attn.h
 void bind_deformable_detr_encoder(
-    py::module_& module);  // include/lowtide/deformable_detr_encoder.h
-void bind_host();          // src/hook/host.h
+    py::module_& module);             // include/lowtide/deformable_detr_encoder.h
+void bind_host(py::module_& module);  // src/hook/host.h
 
 // Throws libtorch's own form of the Python error that is set, which passes through its bindings and
 // its backward threads as it is. The GIL must be held.

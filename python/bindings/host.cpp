@@ -1,6 +1,7 @@
 // What Lowtide asks of its host, answered by Python.
 
 #include "src/hook/host.h"
+#include "src/hook/counting_allocator.h"
 
 #include <map>
 #include <string>
@@ -72,7 +73,9 @@ void lock_again(void* state) noexcept { PyEval_RestoreThread(static_cast<PyThrea
 
 }  // namespace
 
-void bind_host() {
+void bind_host(py::module_& module) {
+  module.def("set_block_reuse", &hook::set_block_reuse, py::arg("on"));  // for benches
+
   hook::Host host;
   host.program_line = &program_line;
   host.wrapper_count = &wrapper_count;

@@ -12,5 +12,5 @@ PYBIND11_MODULE(_core, module) {
   bind_checkpoint(module);
   bind_ms_deform_attn(module);
   bind_deformable_detr_encoder(module);
-  bind_host();
+  bind_host(module);
 }
