@@ -15,5 +15,6 @@ Verb snapshot_verb();
 Verb replay_verb();
 Verb report_verb();
 Verb run_verb();
+Verb plan_verb();
 
 }  // namespace lowtide

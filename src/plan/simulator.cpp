@@ -75,6 +75,7 @@ class Simulation {
 
   SimulationResult run() {
     for (std::uint32_t i = 0; i < trace_.events.size(); ++i) {
+      event_ = i;
       if (!step(trace_.events[i])) {
         result_.stopped_at = i;
         break;
@@ -403,7 +404,7 @@ class Simulation {
     return false;
   }
   void tell(SimulatedEvent::Kind kind, std::uint32_t index) {
-    if (options_.on_event) options_.on_event({kind, index, live_bytes_});
+    if (options_.on_event) options_.on_event({kind, index, live_bytes_, event_});
   }
 
   Bytes bytes(StorageId id) const { return trace_.storages[id.index()].bytes; }
@@ -416,6 +417,7 @@ class Simulation {
   RecipeGraph graph_;
   BringBackPlanner planner_;
   SimulationResult result_;
+  std::uint32_t event_ = 0;
   std::uint64_t clock_ns_ = 0;
   std::uint64_t time_limit_ns_ = 0;
   Bytes live_bytes_ = 0;

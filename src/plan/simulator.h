@@ -27,6 +27,7 @@ struct SimulatedEvent {
   Kind kind;
   std::uint32_t index;  // OpId of the trace for kRun and kReplay, StorageId for kDrop
   Bytes live_bytes;     // while the op ran; after the drop
+  std::uint32_t event;  // of the trace, at or just before which it happened
 };
 
 struct SimulationOptions {

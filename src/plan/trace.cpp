@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "src/base/assert.h"
+#include "src/base/byte_codec.h"
 #include "src/tape/tape.h"
 
 namespace lowtide {
@@ -33,6 +34,32 @@ OpId Trace::run(std::uint64_t cost_ns, std::span<const StorageId> reads,
 StorageId Trace::root(StorageId id) const {
   while (storages[id.index()].base.valid()) id = storages[id.index()].base;
   return id;
+}
+
+std::uint64_t fingerprint(const Trace& trace) {
+  Fingerprint sum;
+  const auto add_all = [&](const std::vector<StorageId>& ids) {
+    sum.add(ids.size());
+    for (const StorageId id : ids) sum.add(id.index());
+  };
+  sum.add(trace.storages.size());
+  for (const TraceStorage& storage : trace.storages) {
+    sum.add(storage.bytes);
+    sum.add(storage.base.index());
+    sum.add(storage.source ? 1 : 0);
+  }
+  sum.add(trace.ops.size());
+  for (const TraceOp& op : trace.ops) {
+    sum.add(op.cost_ns);
+    sum.add(op.working_bytes);
+    add_all(op.reads);
+    add_all(op.writes);
+  }
+  for (const TraceEvent& event : trace.events) {
+    sum.add(static_cast<std::uint64_t>(event.kind));
+    sum.add(event.index);
+  }
+  return sum.value();
 }
 
 std::uint64_t plain_ns(const Trace& trace) {

@@ -71,6 +71,10 @@ struct Trace {
   StorageId root(StorageId id) const;
 };
 
+// Of all that a plan depends on: storages, ops with their times, events. Two traces with different
+// ones differ.
+std::uint64_t fingerprint(const Trace& trace);
+
 // Time of the step when nothing is dropped.
 std::uint64_t plain_ns(const Trace& trace);
 

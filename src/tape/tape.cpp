@@ -54,6 +54,11 @@ class Checker {
       const TapeOp& op = tape_.ops[i];
       if (op.name >= tape_.names.size() || tape_.names[op.name].empty())
         fail("op ", i, " has no name");
+      for (const std::uint32_t name : {op.module, op.source}) {
+        if (name != TapeOp::kNoName && (name >= tape_.names.size() || tape_.names[name].empty())) {
+          fail("op ", i, " has a module or source that is no name");
+        }
+      }
       if (op.first_read > tape_.read_ids.size() ||
           op.read_count > tape_.read_ids.size() - op.first_read ||
           op.first_write > tape_.write_ids.size() ||
@@ -217,16 +222,20 @@ StorageId Tape::make(Bytes bytes, StorageKind kind) {
   return id;
 }
 
-OpId Tape::run(std::string_view name, std::uint64_t cost_ns, std::span<const StorageId> reads,
-               std::span<const StorageId> writes, Bytes working_bytes, std::uint8_t flags) {
+std::uint32_t Tape::name_index(std::string_view name) {
   std::size_t known = names.size();
   while (known > 0 && names[known - 1] != name) --known;
   if (known == 0) {
     names.emplace_back(name);
     known = names.size();
   }
+  return static_cast<std::uint32_t>(known - 1);
+}
+
+OpId Tape::run(std::string_view name, std::uint64_t cost_ns, std::span<const StorageId> reads,
+               std::span<const StorageId> writes, Bytes working_bytes, std::uint8_t flags) {
   TapeOp op;
-  op.name = static_cast<std::uint32_t>(known - 1);
+  op.name = name_index(name);
   op.flags = flags;
   op.first_read = static_cast<std::uint32_t>(read_ids.size());
   op.read_count = static_cast<std::uint32_t>(reads.size());

@@ -47,6 +47,8 @@ constexpr std::uint8_t operator|(OpFlag a, OpFlag b) {
 }
 
 struct TapeOp {
+  static constexpr std::uint32_t kNoName = 0xffffffffu;
+
   std::uint32_t name = 0;        // index into names
   std::uint8_t flags = 0;        // of OpFlag
   std::uint32_t first_read = 0;  // into read_ids: [first_read, first_read + read_count)
@@ -54,7 +56,9 @@ struct TapeOp {
   std::uint32_t first_write = 0;  // into write_ids
   std::uint32_t write_count = 0;
   std::uint64_t cost_ns = 0;
-  Bytes working_bytes = 0;  // peak while it ran, beyond what lived before and its outputs
+  Bytes working_bytes = 0;         // peak while it ran, beyond what lived before and its outputs
+  std::uint32_t module = kNoName;  // into names: "encoder.layers.0.linear1"
+  std::uint32_t source = kNoName;  // into names: "train.py:41"
 
   bool has(OpFlag flag) const { return (flags & static_cast<std::uint8_t>(flag)) != 0; }
 };
@@ -102,6 +106,7 @@ struct Tape {
   std::vector<StorageId> read_ids;
   std::vector<StorageId> write_ids;
   std::vector<TapeEvent> events;
+  std::uint64_t batch_size = 0;  // 0: not known
 
   std::span<const StorageId> reads(OpId op) const {
     const TapeOp& o = ops[op.index()];
@@ -112,12 +117,14 @@ struct Tape {
     return {write_ids.data() + o.first_write, o.write_count};
   }
 
-  // Recording: each appends to the tables and its event. add_op finds `name` by a search of the
-  // names from the end; a recorder with many names interns them itself and uses the tables.
+  // Recording: each appends to the tables and its event. run() finds `name` with name_index(); a
+  // recorder with many names interns them itself and uses the tables.
   StorageId make(Bytes bytes, StorageKind kind);
   StorageId add_storage(Bytes bytes, StorageKind kind);  // no event: the op that writes it makes it
   OpId run(std::string_view name, std::uint64_t cost_ns, std::span<const StorageId> reads,
            std::span<const StorageId> writes, Bytes working_bytes = 0, std::uint8_t flags = 0);
+  // Of `name` in names, where it is added if it is missing. Searches from the end.
+  std::uint32_t name_index(std::string_view name);
   SavedId pack(StorageId storage);
   void unpack(SavedId id) { add(TapeEvent::Kind::kUnpack, id.index()); }
   void forget(SavedId id) { add(TapeEvent::Kind::kForget, id.index()); }

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "lowtide/error.h"
+#include "src/tape/tape_bytes.h"
 #include "src/tape/tape_text.h"
 
 namespace lowtide {
@@ -16,6 +17,7 @@ struct TapeForm {
 // A further form is a line here.
 constexpr std::array kForms{
     TapeForm{"lowtide-tape ", parse_tape_text},
+    TapeForm{"lt-tape\n", [](std::string_view bytes) { return parse_tape_bytes(bytes); }},
 };
 
 const TapeForm* form_of(std::string_view head) {

@@ -95,6 +95,9 @@ class Reader {
       tape_.unpack(saved(word("a saved tensor")));
     } else if (what == "forget") {
       tape_.forget(saved(word("a saved tensor")));
+    } else if (what == "batch") {
+      if (tape_.batch_size != 0) fail("the batch size stands twice");
+      tape_.batch_size = number(word("a batch size"), "a batch size");
     } else if (what == "mark") {
       tape_.mark(static_cast<StepMark>(one_of(kMarks, word("a mark"), "mark")));
     } else {
@@ -104,12 +107,15 @@ class Reader {
     if (!more.empty()) fail("nothing may follow, but ", shown(more), " does");
   }
 
-  // run NAME COST [work=N] [in=s0,s1] [out=s2:BYTES:KIND,s0] [flags=random,view]
+  // run NAME COST [work=N] [in=s0,s1] [out=s2:BYTES:KIND,s0] [flags=random,view] [module=M]
+  //     [source=S]
   void run() {
     const std::string name = unescape(word("an op's name"));
     const std::uint64_t cost = number(word("a time in ns"), "time");
     std::uint64_t working = 0;
     std::uint8_t flags = 0;
+    std::string module;
+    std::string source;
     reads_.clear();
     writes_.clear();
     int last_key = 0;
@@ -134,6 +140,9 @@ class Reader {
         place = 4;
         for (bool first = true; first || !more.empty(); first = false)
           flags |= flag(take(more, ','));
+      } else if (key == "module" || key == "source") {
+        place = key == "module" ? 5 : 6;
+        (place == 5 ? module : source) = unescape(more);
       } else {
         fail("unknown key ", shown(key));
       }
@@ -141,6 +150,8 @@ class Reader {
       last_key = place;
     }
     tape_.run(name, cost, reads_, writes_, working, flags);
+    if (!module.empty()) tape_.ops.back().module = tape_.name_index(module);
+    if (!source.empty()) tape_.ops.back().source = tape_.name_index(source);
   }
 
   void output(std::string_view text) {
@@ -264,6 +275,7 @@ class Writer {
 
   std::string write() {
     out_ << kHeader << '\n';
+    if (tape_.batch_size != 0) out_ << "batch " << tape_.batch_size << '\n';
     for (const TapeEvent& event : tape_.events) line(event);
     return std::move(out_).str();
   }
@@ -326,6 +338,8 @@ class Writer {
     for (const auto& [word, flag] : kFlags) {
       if (op.has(flag)) out_ << std::exchange(separator, ",") << word;
     }
+    if (op.module != TapeOp::kNoName) out_ << " module=" << escape(tape_.names[op.module]);
+    if (op.source != TapeOp::kNoName) out_ << " source=" << escape(tape_.names[op.source]);
   }
   void declare(std::uint32_t storage, char separator) {
     made_[storage] = 1;

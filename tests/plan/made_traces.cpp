@@ -191,6 +191,125 @@ Trace recurrent_net(int steps) {
   return std::move(net.trace);
 }
 
+Trace u_net(int depth) {
+  Net net;
+  const Bytes top = Bytes{1} << 22;
+  StorageId gradient;
+  std::vector<StorageId> skips;
+  std::vector<StorageId> skip_gradients(static_cast<std::size_t>(depth));
+  // A convolution and its backward; what it read is let go there.
+  const auto convolve = [&](StorageId in, Bytes bytes, std::uint64_t us) {
+    const StorageId w = net.weight(50'000);
+    const StorageId out = net.op(us, bytes, {in, w});
+    net.on_backward([&net, &gradient, in, out, w, us, bytes] {
+      net.keep(net.op(us, 50'000, {gradient, in}));
+      const StorageId g = net.op(us, bytes, {gradient, w});
+      net.trace.release(gradient);
+      net.trace.release(out);
+      gradient = g;
+    });
+    return out;
+  };
+  StorageId x = convolve(net.weight(top / 4), top, 900);
+  for (int level = 0; level < depth; ++level) {
+    const Bytes bytes = top >> level;
+    x = convolve(x, bytes, 2000);
+    skips.push_back(x);
+    const StorageId pooled = net.op(60, bytes / 4, {x});
+    net.on_backward([&net, &gradient, &skip_gradients, level, bytes, pooled, skip = x] {
+      StorageId& from_skip = skip_gradients[static_cast<std::size_t>(level)];
+      const StorageId g = net.op(70, bytes, {gradient, skip, from_skip});
+      net.trace.release(gradient);
+      net.trace.release(from_skip);
+      net.trace.release(pooled);
+      gradient = g;
+    });
+    x = convolve(pooled, bytes / 2, 1000);
+  }
+  for (int level = depth - 1; level >= 0; --level) {
+    const Bytes bytes = top >> level;
+    const StorageId skip = skips[static_cast<std::size_t>(level)];
+    const StorageId up = net.op(80, bytes, {x});
+    const StorageId joined = net.op(120, 2 * bytes, {up, skip});
+    net.trace.release(up);
+    net.on_backward([&net, &gradient, &skip_gradients, level, bytes, joined] {
+      skip_gradients[static_cast<std::size_t>(level)] = net.op(40, bytes, {gradient});
+      const StorageId g = net.op(60, bytes, {gradient});
+      net.trace.release(gradient);
+      net.trace.release(joined);
+      gradient = g;
+    });
+    x = convolve(joined, bytes, 2400);
+  }
+  gradient = net.op(20, top, {x});
+  net.backward();
+  return std::move(net.trace);
+}
+
+Trace tree_net(int depth) {
+  Net net;
+  constexpr Bytes kCell = 1 << 13;
+  const StorageId w = net.weight(1 << 18);
+  StorageId g_w;
+  struct Node {
+    StorageId h;
+    std::vector<StorageId> gates;
+    int left = -1;
+    int right = -1;
+    StorageId gradient;
+  };
+  std::vector<Node> nodes;
+  const std::function<int(int)> build = [&](int level) {
+    Node node;
+    if (level > 0) {
+      node.left = build(level - 1);
+      node.right = build(level - 1);
+    }
+    StorageId sum = net.weight(kCell);
+    if (level > 0) {
+      const StorageId left = nodes[static_cast<std::size_t>(node.left)].h;
+      const StorageId right = nodes[static_cast<std::size_t>(node.right)].h;
+      sum = net.op(12, kCell, {left, right});
+    }
+    for (int i = 0; i < 4; ++i) {
+      const StorageId product = net.op(30, kCell, {sum, w});
+      node.gates.push_back(net.op(10, kCell, {product}));
+      net.trace.release(product);
+    }
+    node.h = net.op(14, kCell, {node.gates[0], node.gates[1], node.gates[2], node.gates[3]});
+    if (level > 0) net.trace.release(sum);
+    nodes.push_back(node);
+    return static_cast<int>(nodes.size()) - 1;
+  };
+  build(depth);
+  nodes.back().gradient = net.op(10, kCell, {nodes.back().h});
+  for (std::size_t i = nodes.size(); i-- > 0;) {
+    Node& node = nodes[i];
+    const StorageId g = net.op(
+        20, 4 * kCell, {node.gradient, node.gates[0], node.gates[1], node.gates[2], node.gates[3]});
+    for (const StorageId gate : node.gates) net.trace.release(gate);
+    const StorageId part = net.op(40, 1 << 18, {g, node.h});
+    if (g_w.valid()) {
+      const StorageId sum = net.op(15, 1 << 18, {g_w, part});
+      net.trace.release(g_w);
+      net.trace.release(part);
+      g_w = sum;
+    } else {
+      g_w = part;
+    }
+    if (node.left >= 0) {
+      for (const int child : {node.left, node.right}) {
+        nodes[static_cast<std::size_t>(child)].gradient = net.op(30, kCell, {g, w});
+      }
+    }
+    net.trace.release(g);
+    net.trace.release(node.gradient);
+    net.trace.release(node.h);
+  }
+  net.trace.pin(g_w);
+  return std::move(net.trace);
+}
+
 Trace random_step(std::mt19937& random, int ops, bool in_place) {
   Trace trace;
   std::vector<StorageId> there;

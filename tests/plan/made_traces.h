@@ -22,6 +22,12 @@ Trace dense_net(int layers);
 // An LSTM over time: wide matrix products, small gates, views of them.
 Trace recurrent_net(int steps);
 
+// Down `depth` levels, each half as wide in bytes, and up again with skips from each level.
+Trace u_net(int depth);
+
+// A binary tree of cells `depth` levels deep, children before parents, as a TreeLSTM runs.
+Trace tree_net(int depth);
+
 // A random step: ops with one to three outputs, reading what is there; storages are released at
 // random; some outputs are pinned at the end. With `in_place`, some ops write what they read.
 Trace random_step(std::mt19937& random, int ops, bool in_place);

@@ -6,7 +6,6 @@
 #include "src/plan/online_policy.h"
 #include "src/plan/simulator.h"
 #include "src/tape/tape_text.h"
-#include "tests/plan/dtr_log.h"
 
 namespace lowtide {
 namespace {
@@ -106,37 +105,6 @@ TEST_CASE("what an op that cannot be repeated made is never dropped") {
   };
   CHECK(simulate(trace_of(tape), options, std::make_unique<OnlinePolicy>()).done());
   CHECK_FALSE(dropped);
-}
-
-TEST_CASE("an operator log in DTR's form reads: constants, calls, views, in-place ops, copies") {
-  const Trace trace = testing::trace_of_dtr_log(
-      R"({"INSTRUCTION":"ANNOTATE","ANNOTATION":"START"}
-{"INSTRUCTION":"CONSTANT","NAME":"w"}
-{"INSTRUCTION":"MEMORY","NAME":"w","MEMORY":"100"}
-{"INSTRUCTION":"CALL","NAME":"f","ARGS":["w"],"RESULT":["a","v"],"TIME":"10"}
-{"INSTRUCTION":"MEMORY","NAME":"a","MEMORY":"40"}
-{"INSTRUCTION":"ALIAS","NAME":"a","ALIAS":"-1"}
-{"INSTRUCTION":"MEMORY","NAME":"v","MEMORY":"40"}
-{"INSTRUCTION":"ALIAS","NAME":"v","ALIAS":"0"}
-{"INSTRUCTION":"COPY","DST":"b","SRC":"a"}
-{"INSTRUCTION":"RELEASE","NAME":"a"}
-{"INSTRUCTION":"MUTATE","NAME":"relu_","ARGS":["b"],"MUTATE":[0],"TIME":"5"}
-{"INSTRUCTION":"RELEASE","NAME":"v"}
-)");
-  REQUIRE(trace.storages.size() == 4);
-  CHECK(trace.storages[0].source);
-  CHECK(trace.storages[2].base == StorageId{0});
-  CHECK(trace.storages[3].bytes == 40);
-  CHECK(plain_ns(trace) == 15);
-  // a goes when the in-place op has replaced it under its last name; b is pinned.
-  CHECK(trace.events.back().kind == TraceEvent::Kind::kPin);
-  CHECK(trace.events.back().index == 3);
-  CHECK(natural_peak(trace) == 180);
-}
-
-TEST_CASE("a log that is none is refused") {
-  CHECK_THROWS_AS(testing::trace_of_dtr_log("{\"INSTRUCTION\":"), FormatError);
-  CHECK_THROWS_AS(testing::trace_of_dtr_log("{}"), FormatError);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ using namespace lowtide;  // the tests of one header
 TEST_CASE("a tape is told by how it begins, whatever its version") {
   CHECK(is_tape("lowtide-tape 1\n"));
   CHECK(is_tape("lowtide-tape 2\n"));
+  CHECK(is_tape("lt-tape\n"));
   CHECK(!is_tape("lowtide-tap"));
   CHECK(!is_tape(""));
   CHECK(!is_tape("epoch 1: lowtide-tape 1"));
