@@ -86,7 +86,8 @@ std::string joined(const std::vector<std::string>& parts, const char* separator)
 std::size_t end_of_flags(const Verb& verb, const std::vector<std::string>& arguments) {
   const auto takes_value = [&](const std::string& word) {
     return std::any_of(verb.flags.begin(), verb.flags.end(), [&](const Flag& flag) {
-      return !flag.value_name.empty() && word == "--" + flag.name;
+      return !flag.value_name.empty() &&
+             (word == "--" + flag.name || (!flag.letter.empty() && word == "-" + flag.letter));
     });
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {

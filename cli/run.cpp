@@ -1,5 +1,5 @@
-// lowtide run: a Python program inside a budget. The package does it (python/lowtide/_run.py); this
-// finds the Python that has the package, and becomes it.
+// lowtide run: a Python program inside a budget; lowtide record: its step as a tape. The package
+// does both (python/lowtide/_run.py); this finds the Python that has the package, and becomes it.
 
 #include <unistd.h>
 
@@ -50,21 +50,15 @@ void show_package_of_build() {
   setenv("PYTHONPATH", path.c_str(), 1);
 }
 
-int run(const Arguments& arguments) {
-  if (!arguments.has("budget")) {
-    throw UsageError(
-        "LT0703",
-        "run: --budget is missing: a number of bytes, 6GiB, or a share of the step such "
-        "as 50%. See: lowtide run --help");
-  }
+int pass_on(const std::string& verb, const Arguments& arguments,
+            const std::vector<std::string>& flags) {
   const std::string python = arguments.has("python") ? arguments.text("python") : default_python();
   std::vector<std::string> words{
-      python_with_package(arguments, python), "-m", "lowtide", "run", "--python", python};
-  for (const char* flag : {"budget", "report", "spill"}) {
-    if (arguments.has(flag)) {
-      words.push_back(concat("--", flag));
-      words.push_back(arguments.text(flag));
-    }
+      python_with_package(arguments, python), "-m", "lowtide", verb, "--python", python};
+  for (const std::string& flag : flags) {
+    if (!arguments.has(flag)) continue;
+    words.push_back("--" + flag);
+    words.push_back(arguments.text(flag));
   }
   words.push_back("--");
   words.insert(words.end(), arguments.words().begin(), arguments.words().end());
@@ -74,27 +68,58 @@ int run(const Arguments& arguments) {
   show_package_of_build();
   execvp(raw[0], raw.data());
   const int problem = errno;
-  std::fprintf(stderr, "lowtide: run: cannot start %s: %s. Name the Python with --python\n", raw[0],
-               std::strerror(problem));
+  std::fprintf(stderr, "lowtide: %s: cannot start %s: %s. Name the Python with --python\n",
+               verb.c_str(), raw[0], std::strerror(problem));
   return kNotFound;
 }
+
+int run(const Arguments& arguments) {
+  if (!arguments.has("budget")) {
+    throw UsageError(
+        "LT0703",
+        "run: --budget is missing: a number of bytes, 6GiB, or a share of the step such "
+        "as 50%. See: lowtide run --help");
+  }
+  return pass_on("run", arguments, {"budget", "report", "spill"});
+}
+
+int record(const Arguments& arguments) { return pass_on("record", arguments, {"output"}); }
+
+const Word kCommand{.name = "COMMAND",
+                    .help = "a script that ends in .py, or a program, with its arguments",
+                    .repeated = true};
+const Flag kPython{"python", "PROGRAM",
+                   "the Python for a script; else that of VIRTUAL_ENV, else python3", ""};
 
 }  // namespace
 
 Verb run_verb() {
   return {.name = "run",
           .summary = "run a Python program with a limit on the bytes of its tensors",
-          .words = {{.name = "COMMAND",
-                     .help = "a script that ends in .py, or a program, with its arguments",
-                     .repeated = true}},
+          .words = {kCommand},
           .flags = {{"budget", "B", "bytes, 6GiB, or a share of the step such as 50%", ""},
                     {"report", "FILE", "also write the report as JSON", ""},
                     {"spill", "DIR", "not in this version: spilling to disk is to come", ""},
-                    {"python", "PROGRAM",
-                     "the Python for a script; else that of VIRTUAL_ENV, else python3", ""}},
+                    kPython},
           .examples = {"lowtide run --budget 6GiB -- python train.py --epochs 3",
                        "lowtide run --budget 50% --report out.json train.py"},
           .run = run,
+          .passes_on = true};
+}
+
+Verb record_verb() {
+  return {.name = "record",
+          .summary = "write down what a training step of a Python program does, as a tape",
+          .words = {kCommand},
+          .flags = {{.name = "output",
+                     .value_name = "FILE",
+                     .help = "where the tape goes",
+                     .default_value = "step.tape",
+                     .letter = "o"},
+                    kPython},
+          .examples = {"lowtide record -o step.tape -- python train.py",
+                       "lowtide plan step.tape --budget 6GiB"},
+          .run = record,
           .passes_on = true};
 }
 

@@ -15,6 +15,7 @@ Verb snapshot_verb();
 Verb replay_verb();
 Verb report_verb();
 Verb run_verb();
+Verb record_verb();
 Verb plan_verb();
 
 }  // namespace lowtide

@@ -62,6 +62,8 @@ class LOWTIDE_API BudgetLimit {
 
   // Throws UsageError (LT0305) unless 0 < share <= 1.
   static BudgetLimit share(double share);
+  // No limit at all: nothing is dropped. For recording.
+  static BudgetLimit none();
   // "6GiB", "1.5 GB", "6442450944", "50%". Throws UsageError (LT0305, or LT0101 as parse_bytes()).
   static BudgetLimit parse(std::string_view text);
 
@@ -155,6 +157,12 @@ struct BudgetOptions {
   // When not empty: a file of events in Chrome's trace format, for chrome://tracing or Perfetto.
   // Written when the budget ends. UsageError (LT0307) when it cannot be created.
   std::string trace_path;
+
+  // When not empty: the tape of the last step that was recorded (the second one, which has the
+  // optimizer's state, or a later one of another kind), for `lowtide plan` and `lowtide explain`.
+  // Written when the budget ends; without a whole step, UsageError (LT0309) then, on stderr. UsageError
+  // (LT0307) when the file cannot be created.
+  std::string tape_path;
 };
 
 class LOWTIDE_API MemoryBudget {

@@ -72,6 +72,7 @@ std::function<void(const BudgetEvent&)> event_listener(const py::object& functio
 }
 
 BudgetLimit limit_of(const py::object& limit) {
+  if (limit.is_none()) return BudgetLimit::none();
   if (py::isinstance<py::str>(limit)) return BudgetLimit::parse(limit.cast<std::string>());
   return BudgetLimit(limit.cast<Bytes>());
 }
@@ -90,18 +91,19 @@ using Holder = std::unique_ptr<MemoryBudget, EndWithoutGil>;
 void bind_budget(py::module_& module) {
   py::class_<MemoryBudget, Holder>(module, "MemoryBudget")
       .def(py::init([](const py::object& limit, bool check_replays, bool verify_replay,
-                       const py::object& on_event, std::string trace_path) {
+                       const py::object& on_event, std::string trace_path, std::string tape_path) {
              BudgetOptions options;
              options.check_replays = check_replays;
              options.verify_replay = verify_replay;
              options.on_event = event_listener(on_event);
              options.trace_path = std::move(trace_path);
+             options.tape_path = std::move(tape_path);
              const BudgetLimit bytes = limit_of(limit);
              const py::gil_scoped_release no_gil;
              return Holder(new MemoryBudget(bytes, options));
            }),
            py::arg("limit"), py::arg("check_replays"), py::arg("verify_replay"),
-           py::arg("on_event"), py::arg("trace_path"))
+           py::arg("on_event"), py::arg("trace_path"), py::arg("tape_path"))
       .def("mark_step", &MemoryBudget::mark_step, py::call_guard<py::gil_scoped_release>())
       .def("report", [](const MemoryBudget& budget) {
         BudgetReport report;

@@ -29,6 +29,7 @@ if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
     from lowtide._budget import Budget, budget
     from lowtide._checkpoint import checkpoint, checkpoint_sequential, checkpoint_wrapper
     from lowtide._meter import Meter, meter
+    from lowtide._record import record
     from lowtide.errors import (
         AllocationError, BudgetError, DivergenceError, Error, FormatError, InternalError, IoError, TorchError,
         UsageError)
@@ -38,7 +39,7 @@ if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
     __all__ = [
         "AllocationError", "Budget", "BudgetError", "DivergenceError", "Error", "FormatError", "InternalError",
         "IoError", "Meter", "TorchError", "UsageError", "budget", "checkpoint", "checkpoint_sequential",
-        "checkpoint_wrapper", "compat", "meter", "nn", "ops"]
+        "checkpoint_wrapper", "compat", "meter", "nn", "ops", "record"]
 
     if globals().pop("start_session", False):  # set by _inject/sitecustomize.py
         from lowtide import _session

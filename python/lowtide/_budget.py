@@ -14,18 +14,21 @@ class Budget:
 
     def __init__(
         self,
-        limit: Limit,
+        limit: Limit | None,
         *,
         check_replays: bool = True,
         verify_replay: bool = False,
         on_event: Callable[[dict[str, Any]], None] | None = None,
         trace: str | os.PathLike[str] | None = None,
+        tape: str | os.PathLike[str] | None = None,
     ) -> None:
-        if isinstance(limit, bool) or not isinstance(limit, (int, str)):
+        if limit is None and tape is not None:
+            pass  # lowtide.record
+        elif isinstance(limit, bool) or not isinstance(limit, (int, str)):
             raise UsageError(
                 f"budget: a limit is a number of bytes or a text such as '6GiB' or '50%', not {limit!r} [LT0305]",
                 "LT0305")
-        if isinstance(limit, int) and limit < 0:
+        elif isinstance(limit, int) and limit < 0:
             raise UsageError(f"budget: a limit cannot be negative, but is {limit} bytes [LT0305]", "LT0305")
         self._limit = limit
         self._options = {
@@ -33,6 +36,7 @@ class Budget:
             "verify_replay": verify_replay,
             "on_event": on_event,
             "trace_path": "" if trace is None else os.fspath(trace),
+            "tape_path": "" if tape is None else os.fspath(tape),
         }
         self._core: Any = None
         self._last_report: dict[str, Any] | None = None
@@ -40,7 +44,7 @@ class Budget:
     def start(self) -> Budget:
         """Puts the limit in force; what ``with`` does."""
         if self._core is not None:
-            raise UsageError("budget: this budget is in force already; make another one [LT0308]", "LT0308")
+            raise UsageError("budget: this budget is in force already; make another one [LT0310]", "LT0310")
         self._core = _core.MemoryBudget(self._limit, **self._options)
         return self
 
@@ -59,7 +63,7 @@ class Budget:
     def mark_step(self) -> None:
         """A step ends here. From the first call on, only these calls end steps."""
         if self._core is None:
-            raise UsageError("budget: mark_step() outside of the budget's `with` [LT0308]", "LT0308")
+            raise UsageError("budget: mark_step() outside of the budget's `with` [LT0310]", "LT0310")
         self._core.mark_step()
 
     def report(self) -> dict[str, Any]:
@@ -73,7 +77,7 @@ class Budget:
         if self._core is not None:
             return self._core.report()
         if self._last_report is None:
-            raise UsageError("budget: report() before the budget was in force [LT0308]", "LT0308")
+            raise UsageError("budget: report() before the budget was in force [LT0310]", "LT0310")
         return dict(self._last_report)
 
     def __repr__(self) -> str:
@@ -88,6 +92,7 @@ def budget(
     verify_replay: bool = False,
     on_event: Callable[[dict[str, Any]], None] | None = None,
     trace: str | os.PathLike[str] | None = None,
+    tape: str | os.PathLike[str] | None = None,
 ) -> Budget:
     """Keeps the bytes of CPU tensors within ``limit``, not for a moment above it.
 
@@ -102,6 +107,7 @@ def budget(
     on_event: called with a dict (kind: drop, recompute, refusal, step; step, op, bytes, live_bytes, begin_s,
         duration_s) for each event. Must not make or free tensors.
     trace: a file of events in Chrome's trace format, written at the end.
+    tape: a file for the tape of a step, as lowtide.record writes it.
 
     Results are those of the plain run, bit for bit. Tensors that the program can still reach are never taken away.
     Budgets may be nested: the lowest limit is in force, for the whole process. A forked child has none.
@@ -111,4 +117,4 @@ def budget(
     details["smallest_budget_bytes"] says what would do.
     """
     return Budget(
-        limit, check_replays=check_replays, verify_replay=verify_replay, on_event=on_event, trace=trace)
+        limit, check_replays=check_replays, verify_replay=verify_replay, on_event=on_event, trace=trace, tape=tape)

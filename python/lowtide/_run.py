@@ -51,14 +51,12 @@ def command_of(words: Sequence[str], python: str | None) -> list[str]:
     return list(words)
 
 
-def environment_of(options: argparse.Namespace, environment: dict[str, str]) -> dict[str, str]:
-    """``environment`` with what the program needs to find its budget."""
-    prepared = dict(environment)
+def environment_of(environment: dict[str, str]) -> dict[str, str]:
+    """``environment`` with what the program needs to find this package."""
+    prepared = {name: value for name, value in environment.items() if not name.startswith("LOWTIDE_RUN_")}
     path = [str(INJECT)] + [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
     prepared["PYTHONPATH"] = os.pathsep.join(path)
     prepared["LOWTIDE_PACKAGE_ROOT"] = str(INJECT.parent.parent)
-    prepared["LOWTIDE_RUN_BUDGET"] = options.budget
-    prepared["LOWTIDE_RUN_REPORT"] = os.path.abspath(options.report) if options.report else ""
     return prepared
 
 
@@ -72,6 +70,25 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--python", metavar="PROGRAM", help="the Python for a script")
     made.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="a script or a program")
     return made
+
+
+def parser_of_record() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="lowtide record", description="Writes down what a training step of a program does, for lowtide plan.",
+        allow_abbrev=False)
+    made.add_argument("-o", "--output", metavar="FILE", default="step.tape", help="the tape; step.tape")
+    made.add_argument("--python", metavar="PROGRAM", help="the Python for a script")
+    made.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="a script or a program")
+    return made
+
+
+def record(arguments: Sequence[str]) -> NoReturn:
+    options = parser_of_record().parse_args(arguments)
+    words = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not words:
+        fail("record: what shall run? For example: lowtide record -o step.tape -- python train.py")
+    check_folder("record", "the tape", options.output)
+    become("record", words, options.python, {"LOWTIDE_RUN_TAPE": os.path.abspath(options.output)})
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
@@ -89,24 +106,37 @@ def run(arguments: Sequence[str]) -> NoReturn:
     if problem:
         fail(f"run: {problem}")
     if options.report:
-        folder = os.path.dirname(os.path.abspath(options.report))
-        if not os.access(folder, os.W_OK):
-            fail(f"run: cannot write the report {options.report}: no such folder, or not writable")
-    command = command_of(words, options.python)
+        check_folder("run", "the report", options.report)
+    become("run", words, options.python, {
+        "LOWTIDE_RUN_BUDGET": options.budget,
+        "LOWTIDE_RUN_REPORT": os.path.abspath(options.report) if options.report else ""})
+
+
+def check_folder(verb: str, what: str, path: str) -> None:
+    if not os.access(os.path.dirname(os.path.abspath(path)), os.W_OK):
+        fail(f"{verb}: cannot write {what} {path}: no such folder, or not writable")
+
+
+def become(verb: str, words: Sequence[str], python: str | None, variables: dict[str, str]) -> NoReturn:
+    """The program ``words`` in place of this one."""
+    command = command_of(words, python)
     program = shutil.which(command[0])
     if program is None:
-        fail(f"run: {command[0]}: not found, or not a program", NOT_FOUND)
+        fail(f"{verb}: {command[0]}: not found, or not a program", NOT_FOUND)
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(program, command, environment_of(options, dict(os.environ)))
+    os.execve(program, command, {**environment_of(dict(os.environ)), **variables})
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["run"]:
         run(words[1:])
+    if words[:1] == ["record"]:
+        record(words[1:])
     if not words or words[0] in ("-h", "--help"):
-        print("usage: python -m lowtide run --budget B [--report FILE] [--python PROGRAM] [--] COMMAND ...\n\n"
+        print("usage: python -m lowtide run --budget B [--report FILE] [--python PROGRAM] [--] COMMAND ...\n"
+              "       python -m lowtide record [-o FILE] [--python PROGRAM] [--] COMMAND ...\n\n"
               "The other commands are those of the program `lowtide`.")
         sys.exit(0 if words else WRONG_USAGE)
-    fail(f"{words[0]}: this is a command of the program `lowtide`, not of `python -m lowtide`, which knows: run")
+    fail(f"{words[0]}: this is a command of the program `lowtide`, not of `python -m lowtide`, which knows: run, record")

@@ -23,7 +23,11 @@ def start() -> None:
     if _budget is not None:
         return
     compat.fairscale.install()
-    _budget = lowtide.budget(os.environ["LOWTIDE_RUN_BUDGET"]).start()
+    tape = os.environ.get("LOWTIDE_RUN_TAPE")
+    if tape is not None:
+        _budget = lowtide.record(_with_rank(tape)).start()
+    else:
+        _budget = lowtide.budget(os.environ["LOWTIDE_RUN_BUDGET"]).start()
     _owner = os.getpid()
     worker._worker_loop = _loop_without_budget
     atexit.register(_finish)
@@ -46,6 +50,9 @@ def _finish() -> None:
     if _budget is None or os.getpid() != _owner:  # a forked child has no budget
         return
     report = _budget.report()
+    if "LOWTIDE_RUN_TAPE" in os.environ:
+        _budget.stop()  # writes the tape, or says why not
+        return
     # The interpreter is about to end: what is dropped need not come back.
     print(report_text(report), file=sys.stderr)
     path = os.environ.get("LOWTIDE_RUN_REPORT")

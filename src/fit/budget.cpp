@@ -18,6 +18,8 @@ BudgetLimit BudgetLimit::share(double share) {
   return limit;
 }
 
+BudgetLimit BudgetLimit::none() { return {hook::MemoryLedger::kNoLimit}; }
+
 BudgetLimit BudgetLimit::parse(std::string_view text) {
   if (!text.ends_with('%')) return parse_bytes(text);
   const std::string_view number = text.substr(0, text.size() - 1);
@@ -49,7 +51,7 @@ MemoryBudget::~MemoryBudget() {
   try {
     BudgetRuntime::instance().end(impl_->session);
   } catch (const std::exception& error) {
-    // Only the trace's file can fail.
+    // Only the files of trace and tape can fail.
     std::fprintf(stderr, "lowtide: %s\n", error.what());
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <fstream>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "src/fit/saved_tensor_hold.h"
 #include "src/plan/simulator.h"
 #include "src/plan/trace.h"
+#include "src/tape/tape_bytes.h"
 
 namespace lowtide {
 namespace {
@@ -92,6 +94,10 @@ std::shared_ptr<BudgetSession> BudgetRuntime::begin(const BudgetLimit& limit,
     session->listeners_.push_back(journal_.listen(
         [trace = session->trace_.get()](const BudgetEvent& event) { trace->add(event); }));
   }
+  if (!options.tape_path.empty() && !std::ofstream(options.tape_path)) {
+    throw UsageError("LT0307", concat("cannot write the tape ", options.tape_path,
+                                      ": its folder is missing or not writable"));
+  }
   if (options.on_event) session->listeners_.push_back(journal_.listen(options.on_event));
   bool is_first = false;
   {
@@ -119,6 +125,7 @@ BudgetReport BudgetRuntime::end(const std::shared_ptr<BudgetSession>& session) {
   bool is_last = false;
   {
     const StorageTable::Lock lock = table_.lock();
+    if (!session->options.tape_path.empty() && steps_.saw_backward()) finish_tape();
     last = report(*session);
     sessions_.remove(session);
     is_last = sessions_.empty();
@@ -130,6 +137,7 @@ BudgetReport BudgetRuntime::end(const std::shared_ptr<BudgetSession>& session) {
   }
   for (const BudgetJournal::Key key : session->listeners_) journal_.remove(key);
   if (session->trace_ != nullptr) session->trace_->write();
+  if (!session->options.tape_path.empty()) write_tape_of(*session);
   return last;
 }
 
@@ -152,6 +160,14 @@ void BudgetRuntime::enforce_limit() {
   }
   ledger().exchange_gate(this, limit);
   hook::cpu_memory().trim_to_limit();
+}
+
+void BudgetRuntime::write_tape_of(const BudgetSession& session) {
+  if (!session.tape_.has_value()) {
+    throw UsageError("LT0309", concat("no tape was written to ", session.options.tape_path,
+                                      ": no whole step, forward and backward, was seen"));
+  }
+  write_tape(session.options.tape_path, *session.tape_);
 }
 
 void BudgetRuntime::forget_all() {
@@ -261,6 +277,9 @@ void BudgetRuntime::finish_tape() {
   if (!recorder_.is_on()) return;
   const Tape tape = recorder_.end();
   if (find_problem(tape).has_value()) return;
+  for (const auto& session : sessions_) {
+    if (!session->options.tape_path.empty()) session->tape_ = tape;
+  }
   const Trace trace = trace_of(tape);
   // As it ran plainly is a way, too.
   const Bytes plain = tape_peak(tape);

@@ -15,6 +15,7 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,7 @@ class BudgetSession {
   std::vector<std::uint64_t> step_ns_;
   std::list<BudgetJournal::Key> listeners_;
   std::unique_ptr<ChromeTrace> trace_;
+  std::optional<Tape> tape_;  // with options.tape_path
 };
 
 class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTensorProvider {
@@ -94,6 +96,7 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
   void poll_program_holds();
   void enforce_limit();
   void forget_all();
+  static void write_tape_of(const BudgetSession& session);
   void throw_if_different();
   Bytes smallest_budget_now() const;
   [[noreturn]] void refuse(const hook::RoomRequest& request, bool is_early);

@@ -430,7 +430,7 @@ void OpRecorder::tell_tape(const Ticket& ticket, c10::ArrayRef<c10::IValue> outp
   std::uint8_t flags = 0;
   if (ticket.op->is_random) flags |= static_cast<std::uint8_t>(OpFlag::kRandom);
   if (!is_kept) flags |= static_cast<std::uint8_t>(OpFlag::kNotRepeatable);
-  recorder_.op_ended(ticket.op->name.c_str(), cost_ns, flags, results);
+  recorder_.op_ended(ticket.op->name.c_str(), hook::program_line(), cost_ns, flags, results);
 }
 
 }  // namespace lowtide

@@ -264,12 +264,18 @@ void StorageTable::block_freed(StorageRecord& freed) noexcept {
 bool StorageTable::release_source(StorageRecord& source, Trash& trash) {
   if (!source.held || source.saved > 0 || graph_->has_recipe(source.id)) return false;
   if (source.block == nullptr || source.held.use_count() != 1) return false;
-  const Records readers = dependents(source);
+  if (graph_->is_held(source.id, Hold::kHard) || graph_->is_held(source.id, Hold::kSoft)) {
+    return false;  // a bring-back under way reads it
+  }
+  // What is made from it and there becomes a source in its place. What is made from those further
+  // on can still be, unless it read an earlier version of them.
+  Records readers;
   Bytes stuck = 0;
-  for (const auto& reader : readers) {
-    if (reader->saved == 0) continue;
-    if (!graph_->is_there(reader->id)) return false;
-    stuck += graph_->bytes(reader->id);
+  for (const StorageId id : graph_->direct_dependents(source.id)) {
+    const auto& reader = record(id);
+    if (!graph_->is_there(id) || !graph_->stale_readers(id).empty()) return false;
+    if (reader->saved > 0) stuck += graph_->bytes(id);
+    readers.push_back(reader);
   }
   if (stuck > graph_->bytes(source.id)) return false;
   for (const auto& reader : readers) {

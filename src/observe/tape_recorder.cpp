@@ -23,6 +23,24 @@ struct Frame {
 };
 thread_local Frame t_frame;
 
+StorageKind kind_of(const hook::MemoryBlock& block) {
+  switch (block.kind) {
+    case MemoryKind::kParameters:
+      return StorageKind::kParameter;
+    case MemoryKind::kGradients:
+      return StorageKind::kGradient;
+    case MemoryKind::kOptimizerState:
+      return StorageKind::kOptimizerState;
+    case MemoryKind::kSaved:
+      return StorageKind::kSaved;
+    case MemoryKind::kWorkspace:
+      return StorageKind::kWorkspace;
+    case MemoryKind::kProgram:
+      break;
+  }
+  return StorageKind::kProgram;
+}
+
 }  // namespace
 
 TapeRecorder::Pause::Pause() noexcept : before_(std::exchange(t_paused, true)) {}
@@ -75,7 +93,7 @@ StorageId TapeRecorder::known(hook::MemoryBlock& block) {
   if (id.valid()) return id;
   Bytes& rest = tape_.storages[base_.index()].bytes;
   rest -= std::min(rest, block.size_bytes);
-  id = tape_.add_storage(block.size_bytes, static_cast<StorageKind>(block.kind));
+  id = tape_.add_storage(block.size_bytes, kind_of(block));
   held_.push_back(false);
   first_events_.push_back({TapeEvent::Kind::kMake, id.index()});
   block.tag = tag_of(id.index());
@@ -97,7 +115,7 @@ void TapeRecorder::block_made(hook::MemoryBlock& block) noexcept {
 }
 
 void TapeRecorder::make(hook::MemoryBlock& block) {
-  const StorageId id = tape_.make(block.size_bytes, static_cast<StorageKind>(block.kind));
+  const StorageId id = tape_.make(block.size_bytes, kind_of(block));
   held_.push_back(false);
   block.tag = tag_of(id.index());
 }
@@ -141,8 +159,14 @@ void TapeRecorder::op_begins(std::span<hook::MemoryBlock* const> reads,
   for (hook::MemoryBlock* block : writes) frame.writes.push_back(known(*block));
 }
 
-void TapeRecorder::op_ended(const char* name, std::uint64_t cost_ns, std::uint8_t flags,
-                            std::span<hook::MemoryBlock* const> results) {
+std::uint32_t TapeRecorder::name_index(const char* name) {
+  const auto [entry, is_new] = names_.emplace(name, static_cast<std::uint32_t>(tape_.names.size()));
+  if (is_new) tape_.names.emplace_back(name);
+  return entry->second;
+}
+
+void TapeRecorder::op_ended(const char* name, const char* line, std::uint64_t cost_ns,
+                            std::uint8_t flags, std::span<hook::MemoryBlock* const> results) {
   Frame& frame = t_frame;
   if (frame.depth == 0 || --frame.depth > 0) return;
   const std::lock_guard lock(mutex_);
@@ -154,9 +178,8 @@ void TapeRecorder::op_ended(const char* name, std::uint64_t cost_ns, std::uint8_
     if (!is_result(block)) make(*block);
   }
   TapeOp op;
-  const auto [entry, is_new] = names_.emplace(name, static_cast<std::uint32_t>(tape_.names.size()));
-  if (is_new) tape_.names.emplace_back(name);
-  op.name = entry->second;
+  op.name = name_index(name);
+  if (line[0] != '\0') op.source = name_index(line);
   op.flags = flags;
   op.cost_ns = cost_ns;
   op.working_bytes = frame.peak - frame.now;
@@ -168,7 +191,7 @@ void TapeRecorder::op_ended(const char* name, std::uint64_t cost_ns, std::uint8_
   const std::size_t first_made = tape_.write_ids.size();
   for (const auto& [block, bytes] : frame.made) {
     if (!is_result(block)) continue;
-    const StorageId id = tape_.add_storage(bytes, static_cast<StorageKind>(block->kind));
+    const StorageId id = tape_.add_storage(bytes, kind_of(*block));
     held_.push_back(true);
     block->tag = tag_of(id.index());
     tape_.write_ids.push_back(id);

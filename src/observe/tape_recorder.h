@@ -7,7 +7,7 @@
 //   ...
 //   recorder.op_begins(reads, writes);
 //   ...the op runs, blocks come and go...
-//   recorder.op_ended(name, cost_ns, flags, results);
+//   recorder.op_ended(name, line, cost_ns, flags, results);
 //   ...
 //   Tape tape = recorder.end();
 //
@@ -73,8 +73,8 @@ class TapeRecorder final : public hook::BlockListener {
                  std::span<hook::MemoryBlock* const> writes);
   // `results` are the blocks of what it returned; others that it made and left (a copy that
   // autograd saved inside it) are no part of what running it again gives, and are written down as
-  // sources. `flags` are of OpFlag; `name` must live for ever.
-  void op_ended(const char* name, std::uint64_t cost_ns, std::uint8_t flags,
+  // sources. `flags` are of OpFlag; `line` is the program's, or ""; both texts must live for ever.
+  void op_ended(const char* name, const char* line, std::uint64_t cost_ns, std::uint8_t flags,
                 std::span<hook::MemoryBlock* const> results);
 
   // A tensor over `block` is saved. The tag goes to unpacked() and forgotten(); 0 stands for none.
@@ -96,6 +96,7 @@ class TapeRecorder final : public hook::BlockListener {
   enum class State : std::uint8_t { kOff, kArmed, kOn };
   StorageId id_of(std::uint64_t tag) const noexcept;
   StorageId known(hook::MemoryBlock& block);
+  std::uint32_t name_index(const char* name);
   void make(hook::MemoryBlock& block);
   void let_go_locked(StorageId id);
   void free_locked(StorageId id);

@@ -292,6 +292,18 @@ std::vector<StorageId> RecipeGraph::dependents(StorageId id) const {
   return found;
 }
 
+std::vector<StorageId> RecipeGraph::direct_dependents(StorageId id) const {
+  std::vector<StorageId> found;
+  for_readers(id, [&](OpId op, std::uint32_t) {
+    for_writes(op, [&](StorageId written, std::uint32_t) {
+      if (written != id) found.push_back(written);
+    });
+  });
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
 std::vector<StorageId> RecipeGraph::stale_readers(StorageId id) const {
   std::vector<StorageId> stale;
   const std::uint32_t latest = version(id);

@@ -196,6 +196,8 @@ class RecipeGraph {
   // breaks. Before such a write the feeder brings back those of them that are dropped and not
   // released, and then strips all that are there. O(what is found and its edges).
   std::vector<StorageId> dependents(StorageId id) const;
+  // What ops that read it wrote.
+  std::vector<StorageId> direct_dependents(StorageId id) const;
 
   // Storages whose recipes read a version of `id` older than the one that is there now: they can be
   // rebuilt only by rebuilding `id` on the side, and not at all once `id` is stripped.

@@ -63,7 +63,7 @@ TEST_CASE("what lived before is one storage, less what is read of it") {
   recorder().op_begins(reads, {});
   const at::Tensor y = bytes(300);
   const Blocks results{block_of(y)};
-  recorder().op_ended("relu", 7, 0, results);
+  recorder().op_ended("relu", "", 7, 0, results);
   const Tape tape = recording.end();
   REQUIRE(tape.storages.size() == 3);
   CHECK(tape.storages[0].bytes == 50);
@@ -85,7 +85,7 @@ TEST_CASE("blocks that an op makes and frees are its working bytes") {
   at::Tensor third = bytes(80);
   second = at::Tensor();
   const Blocks results{block_of(third)};
-  recorder().op_ended("mm", 1, 0, results);
+  recorder().op_ended("mm", "", 1, 0, results);
   third = at::Tensor();
   const Tape tape = recording.end();
   REQUIRE(tape.ops.size() == 1);
@@ -101,7 +101,7 @@ TEST_CASE("a copy that is left behind and not returned is a source") {
   kept = bytes(30);
   const at::Tensor y = bytes(20);
   const Blocks results{block_of(y)};
-  recorder().op_ended("custom", 1, 0, results);
+  recorder().op_ended("custom", "", 1, 0, results);
   const Tape tape = recording.end();
   CHECK(letters(tape) == "MMRH");
   CHECK(tape.writes(OpId{0}).size() == 1);
@@ -113,7 +113,7 @@ TEST_CASE("what is saved before its op has ended is packed after it") {
   at::Tensor y = bytes(64);
   const std::uint64_t saved = recorder().packed(*block_of(y));
   const Blocks results{block_of(y)};
-  recorder().op_ended("exp", 1, 0, results);
+  recorder().op_ended("exp", "", 1, 0, results);
   const std::uint64_t tag = block_of(y)->tag;
   recorder().let_go(tag);
   recorder().unpacked(saved);
@@ -129,7 +129,7 @@ TEST_CASE("dropping, and bringing back under a pause, are not on the tape") {
   recorder().op_begins({}, {});
   at::Tensor y = bytes(64);
   const Blocks results{block_of(y)};
-  recorder().op_ended("exp", 1, 0, results);
+  recorder().op_ended("exp", "", 1, 0, results);
   const std::uint64_t saved = recorder().packed(*block_of(y));
   const std::uint64_t tag = block_of(y)->tag;
   recorder().set_aside(*block_of(y));
@@ -172,7 +172,7 @@ TEST_CASE("a step may begin inside an op, which then is its first") {
   recorder().begin(10 + 500 + 64);  // all that is live
   work = at::Tensor();
   const Blocks results{block_of(y)};
-  recorder().op_ended("mm", 1, 0, results);
+  recorder().op_ended("mm", "", 1, 0, results);
   const Tape tape = recording.end();
   REQUIRE(tape.ops.size() == 1);
   CHECK(tape.storages[0].bytes == 10);
@@ -232,7 +232,7 @@ TEST_CASE("the tape's peak is the counted one, whatever is made and freed, in op
       }
       Blocks results;
       for (const at::Tensor& tensor : made) results.push_back(block_of(tensor));
-      recorder().op_ended("any", 1, 0, results);
+      recorder().op_ended("any", "", 1, 0, results);
       alive.insert(alive.end(), made.begin(), made.end());
     }
     CHECK(tape_peak(recording.end()) == meter.peak_bytes());
