@@ -48,7 +48,7 @@ class DeformableDetrTransformerEncoder(nn.Module):
             for part in path:
                 if part not in module._modules:
                     module.add_module(part, nn.Module())
-                module = module._modules[part]
+                module = module.get_submodule(part)
             module.register_parameter(last, nn.Parameter(tensor.clone()))
 
     @property
