@@ -23,9 +23,9 @@ import sys
 if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
     from lowtide import _load
 
-    _core = _load.load()
+    _load.load()
 
-    from lowtide import compat, nn, ops
+    from lowtide import _core, compat, nn, ops
     from lowtide._budget import Budget, budget
     from lowtide._checkpoint import checkpoint, checkpoint_sequential, checkpoint_wrapper
     from lowtide._meter import Meter, meter

@@ -31,7 +31,7 @@ class Budget:
         elif isinstance(limit, int) and limit < 0:
             raise UsageError(f"budget: a limit cannot be negative, but is {limit} bytes [LT0305]", "LT0305")
         self._limit = limit
-        self._options = {
+        self._options: dict[str, Any] = {
             "check_replays": check_replays,
             "verify_replay": verify_replay,
             "on_event": on_event,

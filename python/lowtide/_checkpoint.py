@@ -86,27 +86,27 @@ def checkpoint_sequential(functions: Any, segments: int, input: Any, **options: 
     return input
 
 
-_wrapped_classes: dict[type, type] = {}
+_wrapped_classes: dict[type[torch.nn.Module], type[torch.nn.Module]] = {}
 
 
-def _rebuild(cls: type) -> torch.nn.Module:
+def _rebuild(cls: type[torch.nn.Module]) -> torch.nn.Module:
     made = _wrapped_class(cls)
     return made.__new__(made)
 
 
-def _wrapped_class(cls: type) -> type:
+def _wrapped_class(cls: type[torch.nn.Module]) -> type[torch.nn.Module]:
     """The class whose forward is cls's as a checkpointed region; a subclass of the same name."""
     known = _wrapped_classes.get(cls)
     if known is not None:
         return known
 
-    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             return cls.forward(self, *args, **kwargs)
 
         return _run(run, args, kwargs, True, self._lowtide_offload)
 
-    def reduce(self: torch.nn.Module, protocol: int) -> Any:
+    def reduce(self: Any, protocol: int) -> Any:
         # The class is made here, so it cannot be found by its name.
         return _rebuild, (cls,), self.__getstate__() if hasattr(self, "__getstate__") else self.__dict__
 
@@ -131,6 +131,6 @@ def checkpoint_wrapper(module: Module, offload_to_cpu: bool = False) -> Module:
             f"checkpoint_wrapper: {type(module).__name__} has a forward of its own instance (patched by another "
             "tool); wrap it before that [LT0209]", "LT0209")
     if not hasattr(type(module), "_lowtide_wrapped"):
-        module.__class__ = _wrapped_class(type(module))
-    module._lowtide_offload = "host" if offload_to_cpu else None
+        module.__class__ = _wrapped_class(type(module))  # type: ignore[assignment]
+    module._lowtide_offload = "host" if offload_to_cpu else None  # type: ignore[assignment]
     return module

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import types
 
 
-def load():
+def load() -> types.ModuleType:
     """Returns the module ``lowtide._core``.
 
     Raises ImportError when torch is missing or of another version than the bindings were built for: they use

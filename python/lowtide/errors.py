@@ -3,7 +3,7 @@ behind its message as ``details``."""
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Any, Union
 
 import torch
 
@@ -18,7 +18,7 @@ class Error(Exception):
         self.id = id
         self.details = dict(details or {})
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return type(self), (str(self), self.id, self.details)
 
 

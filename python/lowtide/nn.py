@@ -17,8 +17,12 @@ class DeformableDetrTransformerEncoder(nn.Module):
     .{sampling_offsets,attention_weights,value_proj,output_proj}``, ``layers.{i}.norms.{0,1}``,
     ``layers.{i}.ffn.layers.0.0`` and ``.1``, each with weight and bias. Computes on the CPU, in C++.
 
-    num_layers: encoder layers. embed_dims: C, a multiple of num_heads. num_levels: feature levels, L. num_points:
-    samples of a token on each level and head. feedforward_channels: width of the hidden layer. dropout: in [0, 1).
+    num_layers: encoder layers.
+    embed_dims: C, a multiple of num_heads.
+    num_levels: feature levels, L.
+    num_points: samples of a token on each level and head.
+    feedforward_channels: width of the hidden layer.
+    dropout: in [0, 1].
     num_cp: the first num_cp layers are checkpointed; -1 and 0 are off. Gradients are bitwise the same for each.
 
     Raises UsageError (LT0420) when num_cp is below -1 or above num_layers, or an option is out of its range.
@@ -48,7 +52,7 @@ class DeformableDetrTransformerEncoder(nn.Module):
             for part in path:
                 if part not in module._modules:
                     module.add_module(part, nn.Module())
-                module = module._modules[part]
+                module = module.get_submodule(part)
             module.register_parameter(last, nn.Parameter(tensor.clone()))
 
     @property
@@ -77,8 +81,12 @@ class DeformableDetrTransformerEncoder(nn.Module):
     ) -> torch.Tensor:
         """Encodes ``query`` (bs, N, C), the flattened feature maps; returns the memory, (bs, N, C).
 
-        query_pos: (bs, N, C), added to the query where it is a query. key_padding_mask: (bs, N) bool, true = padding.
-        spatial_shapes: (L, 2) int64, (height, width). level_start_index: (L,) int64. valid_ratios: (bs, L, 2).
+        query_pos: (bs, N, C), added to the query where it is a query.
+        key_padding_mask: (bs, N) bool, true = padding.
+        spatial_shapes: (L, 2) int64, (height, width).
+        level_start_index: (L,) int64, the token at which each level begins.
+        valid_ratios: (bs, L, 2), the part of each level that is no padding, (of the width, of the height).
+
         Other keywords that mmdetection's encoder takes are not known here and raise TypeError.
         Raises UsageError: LT0421 query and query_pos, LT0422 the mask, LT0423 the level tables, LT0424 valid_ratios.
         """

@@ -3,8 +3,8 @@
     lowtide.compat.fairscale.install()
     from fairscale.nn.checkpoint import checkpoint_wrapper     # lowtide.checkpoint_wrapper
 
-Unlike what it stands for, wrapped modules can be copied and pickled, and autocast, autograd.grad, batch norm's
-statistics and DDP's search for unused parameters are right.
+Unlike what it stands for, wrapped modules can be copied and pickled, and autocast, autograd.grad and DDP's search for
+unused parameters are right.
 """
 
 from __future__ import annotations

@@ -1,0 +1,95 @@
+# The bindings (python/bindings), for type checkers. What each does is said in the modules that use it and in the public
+# headers; tests/docs/stubs_test.py holds the names and parameters here against the module.
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from torch import Tensor
+
+version: str
+torch_version: str
+
+# error.cpp
+@final
+class ReplayDone(BaseException):
+    """Ends a checkpointed region's replay; not an error."""
+
+def set_error_classes(arg0: dict[str, type[BaseException]], /) -> None: ...
+
+# bytes.cpp
+def parse_bytes(text: str) -> int: ...
+def format_bytes(bytes: int) -> str: ...
+
+# host.cpp
+def set_block_reuse(on: bool) -> bool: ...
+
+# memory_meter.cpp
+class MemoryMeter:
+    def __init__(self) -> None: ...
+    @property
+    def live_bytes(self) -> int: ...
+    @property
+    def peak_bytes(self) -> int: ...
+    def reset_peak(self) -> None: ...
+    def by_kind(self) -> dict[str, int]: ...
+    def peak_by_kind(self) -> dict[str, int]: ...
+
+# budget.cpp
+class MemoryBudget:
+    def __init__(
+        self,
+        limit: int | str,
+        check_replays: bool,
+        verify_replay: bool,
+        on_event: Callable[[dict[str, Any]], None] | None,
+        trace_path: str,
+    ) -> None: ...
+    def mark_step(self) -> None: ...
+    def report(self) -> dict[str, Any]: ...
+
+# checkpoint.cpp
+def run_region(
+    function: Callable[[list[Tensor]], Any],
+    inputs: Sequence[Tensor],
+    early_stop: bool,
+    offload: str,
+    offload_directory: str,
+) -> Any: ...
+
+# ms_deform_attn.cpp
+def ms_deform_attn(
+    value: Tensor,
+    spatial_shapes: Tensor,
+    level_start_index: Tensor,
+    sampling_locations: Tensor,
+    attention_weights: Tensor,
+) -> Tensor: ...
+
+# deformable_detr_encoder.cpp
+class DeformableDetrTransformerEncoder:
+    def __init__(
+        self,
+        num_layers: int,
+        embed_dims: int,
+        num_heads: int,
+        num_levels: int,
+        num_points: int,
+        feedforward_channels: int,
+        dropout: float,
+        num_cp: int,
+    ) -> None: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None: ...
+    def reset_parameters(self) -> None: ...
+    def use_parameters(self, tensors: Mapping[str, Tensor]) -> None: ...
+    def set_num_cp(self, num_cp: int) -> None: ...
+    def train(self, on: bool) -> None: ...
+    def forward(
+        self,
+        query: Tensor,
+        query_pos: Tensor | None,
+        key_padding_mask: Tensor | None,
+        spatial_shapes: Tensor | None,
+        level_start_index: Tensor | None,
+        valid_ratios: Tensor | None,
+    ) -> Tensor: ...
