@@ -48,13 +48,18 @@ def checkpoint(
     Takes the place of torch.utils.checkpoint.checkpoint. Losses and gradients are bit for bit those of the plain run:
     dropout draws the same numbers, batch norm's statistics move once, autocast is restored. The function may change
     its inputs in place, return anything, and contain other regions; autograd.grad, double backward and retain_graph
-    work. If the second run departs from the first, backward raises DivergenceError (LT0201 and following): never
-    another gradient.
+    work. If the second run saves other tensors than the first, or what it read was changed in between, backward raises
+    DivergenceError (LT0201 and following). Values that the function computes by hand (a counter, a clock) are not seen.
 
     early_stop: end the second run once all that backward needs is there.
     offload: None, or "disk": inputs of 64 KiB and more wait in an unlinked file; "host": in host memory.
     use_reentrant, preserve_rng_state: as torch's, for calls that name them; only False and True are there.
     """
+    unknown = sorted({"context_fn", "determinism_check"} & kwargs.keys())
+    if unknown:
+        raise UsageError(
+            f"checkpoint: {', '.join(unknown)} is not there; what a region saves is chosen by a budget, and replays are "
+            "always compared; leave it out [LT0209]", "LT0209")
     if use_reentrant or not preserve_rng_state:
         raise UsageError(
             "checkpoint: regions are never reentrant and always restore generators; leave use_reentrant and "

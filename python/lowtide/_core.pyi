@@ -38,11 +38,12 @@ class MemoryMeter:
 class MemoryBudget:
     def __init__(
         self,
-        limit: int | str,
+        limit: int | str | None,
         check_replays: bool,
         verify_replay: bool,
         on_event: Callable[[dict[str, Any]], None] | None,
         trace_path: str,
+        tape_path: str,
     ) -> None: ...
     def mark_step(self) -> None: ...
     def report(self) -> dict[str, Any]: ...

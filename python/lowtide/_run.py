@@ -44,10 +44,17 @@ def default_python() -> str:
     return "python3"
 
 
-def command_of(words: Sequence[str], python: str | None) -> list[str]:
+def command_of(verb: str, words: Sequence[str], python: str | None) -> list[str]:
     """The program to run, as the words of a command."""
     if words[0].endswith(".py"):
         return [python or default_python(), *words]
+    if os.path.basename(words[0]).startswith("python"):
+        for word in words[1:]:
+            if not word.startswith("-") or word in ("-c", "-m", "-"):
+                break
+            if not word.startswith("--") and set(word) & set("EIS"):
+                fail(f"{verb}: {words[0]} {word} keeps Python from finding what {verb} prepares (PYTHONPATH, site); "
+                     f"leave {word} out, or use lowtide.budget(...) in the program")
     return list(words)
 
 
@@ -119,7 +126,7 @@ def check_folder(verb: str, what: str, path: str) -> None:
 
 def become(verb: str, words: Sequence[str], python: str | None, variables: dict[str, str]) -> NoReturn:
     """The program ``words`` in place of this one."""
-    command = command_of(words, python)
+    command = command_of(verb, words, python)
     program = shutil.which(command[0])
     if program is None:
         fail(f"{verb}: {command[0]}: not found, or not a program", NOT_FOUND)

@@ -463,12 +463,6 @@ bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
   refuse(request, false);
 }
 
-Bytes BudgetRuntime::smallest_budget_now() const {
-  // Of this budget: what an earlier one learned says what is enough, not what these steps need.
-  const Bytes running = steps_.lower_bound() ? *steps_.smallest_budget() : 0;
-  return std::max(steps_.largest_smallest_budget(), running);
-}
-
 void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
   const MemoryByKind live = ledger().live_by_kind();
   const hook::Operator* op = hook::running_op();
@@ -503,6 +497,7 @@ void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
   }
   if (!Replayer::is_trying()) {
     const StorageTable::Lock lock = table_.lock();
+    steps_.was_refused(smallest);
     steps_.abandon();
     journal_.add({.kind = BudgetEvent::Kind::kRefusal,
                   .step = steps_.index(),
@@ -624,7 +619,7 @@ BudgetReport BudgetRuntime::report(const BudgetSession& session) const {
   report.recompute_ns =
       now.ns[index(Kind::kRecompute)] - session.before_.ns[index(Kind::kRecompute)];
   report.refusals = since(Kind::kRefusal);
-  report.smallest_budget_bytes = smallest_budget_now();
+  report.smallest_budget_bytes = steps_.largest_smallest_budget();
   report.budget_lower_bound_bytes = steps_.largest_lower_bound();
   report.program_holds = program_holds(report.program_bytes);
   return report;

@@ -98,7 +98,6 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
   void forget_all();
   static void write_tape_of(const BudgetSession& session);
   void throw_if_different();
-  Bytes smallest_budget_now() const;
   [[noreturn]] void refuse(const hook::RoomRequest& request, bool is_early);
   RefusalRecord refusal_record(const hook::RoomRequest& request, const MemoryByKind& live) const;
   std::vector<ProgramHold> program_holds(Bytes& total) const;

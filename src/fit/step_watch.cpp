@@ -20,8 +20,6 @@ std::uint64_t mixed(std::uint64_t hash, Bytes bytes) {
 
 void StepWatch::begin(Bytes live_bytes, bool is_alone, std::uint64_t clock_ns) {
   ++budget_;
-  // The newest of those before stay, for what they are worth.
-  if (known_.size() >= kMostKnown) known_.erase(known_.begin(), known_.end() - kMostKnown / 2);
   largest_carried_ = 0;
   index_ = 0;
   marked_ = false;
@@ -57,10 +55,18 @@ void StepWatch::saved(Bytes bytes) {
 StepWatch::Ended StepWatch::next(Bytes live_bytes, bool is_alone, std::uint64_t clock_ns) {
   const bool is_new = nearest(true) == nullptr;
   const Ended ended{index_, begin_ns_, clock_ns - begin_ns_, static_,
-                    index_ == 0 || (is_new && known_.size() < kMostKnown)};
+                    index_ == 0 || (is_new && has_room())};
   ++index_;
   restart(live_bytes, is_alone, clock_ns);
   return ended;
+}
+
+bool StepWatch::has_room() const {
+  return known_.size() < kMostKnown || known_.front().budget != budget_;
+}
+
+void StepWatch::was_refused(Bytes smallest) {
+  largest_carried_ = std::max(largest_carried_, smallest);
 }
 
 void StepWatch::was_carried(Bytes bytes) {
@@ -75,9 +81,15 @@ void StepWatch::learn(Bytes smallest, Bytes bound) {
   });
   if (same != known_.end()) {
     *same = learned;
-  } else if (known_.size() < kMostKnown) {
-    known_.push_back(learned);
+    return;
   }
+  if (known_.size() >= kMostKnown) {
+    const auto earlier = std::find_if(known_.begin(), known_.end(),
+                                      [&](const Known& known) { return known.budget != budget_; });
+    if (earlier == known_.end()) return;
+    known_.erase(earlier);
+  }
+  known_.push_back(learned);
 }
 
 // The known step that began like the running one, above the most similar amount of memory.
@@ -101,9 +113,10 @@ std::optional<Bytes> StepWatch::smallest_budget() const {
   // What lies beneath the running step beyond that may have been made in the recorded one (the
   // optimizer's state), and what it lacks may be made in it: enough is enough.
   Bytes smallest = known->smallest + (base_ - std::min(base_, known->base));
-  // The steps after it are of its kind too.
+  // The steps after it are of its kind too, above more.
   for (const Known& other : known_) {
-    if (other.kind == known->kind) smallest = std::max(smallest, other.smallest);
+    if (other.kind != known->kind || other.base < known->base) continue;
+    smallest = std::max(smallest, other.smallest + (base_ - std::min(base_, other.base)));
   }
   return smallest;
 }
@@ -117,8 +130,12 @@ std::optional<Bytes> StepWatch::lower_bound() const {
 
 Bytes StepWatch::largest_smallest_budget() const {
   Bytes largest = largest_carried_;
-  for (const Known& known : known_) {
-    if (known.budget == budget_) largest = std::max(largest, known.smallest);
+  for (auto known = known_.begin(); known != known_.end(); ++known) {
+    // Of each kind the newest: it has all that training keeps from step to step.
+    const bool is_newest = std::none_of(known + 1, known_.end(), [&](const Known& later) {
+      return later.kind == known->kind && later.budget == known->budget;
+    });
+    if (known->budget == budget_ && is_newest) largest = std::max(largest, known->smallest);
   }
   return largest;
 }

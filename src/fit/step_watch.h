@@ -63,6 +63,8 @@ class StepWatch {
 
   // The ended step, of which there is no tape, was carried by so many bytes. Before next().
   void was_carried(Bytes bytes);
+  // A step was refused, and needs so many bytes, or more.
+  void was_refused(Bytes smallest);
   // The ended step can be carried by `smallest` bytes, and by no fewer than `bound`. Before next().
   void learn(Bytes smallest, Bytes bound);
 
@@ -86,8 +88,9 @@ class StepWatch {
     std::uint64_t budget = 0;
   };
   const Known* nearest(bool is_of_this_budget) const;
+  bool has_room() const;
 
-  std::vector<Known> known_;
+  std::vector<Known> known_;  // those of earlier budgets first
   Bytes largest_carried_ = 0;
   std::uint64_t budget_ = 0;         // its number
   std::vector<std::uint64_t> kind_;  // the n-th is a hash of the first n saved tensors' sizes

@@ -11,9 +11,9 @@ ID = re.compile(r"\bLT\d{4}\b")
 
 def ids_in_sources():
     found = {}
-    for folder in ("include", "src", "cli"):
+    for folder in ("include", "src", "cli", "python"):
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".h", ".cpp"):
+            if path.suffix in (".h", ".cpp", ".py"):
                 for name in re.findall(r'"(LT\d{4})"', path.read_text()):
                     found.setdefault(name, path.relative_to(ROOT))
     return found

@@ -114,9 +114,11 @@ TEST_CASE("a report goes on being right after its budget, and the next budget st
 
 TEST_CASE("a refusal names the op, the numbers and the kinds, and leaves everything usable") {
   at::set_num_threads(1);
-  const at::Tensor w = weight();
+  // Of a size that no other budget here has seen.
+  const at::Tensor w = at::full({257, 256}, 0.5).requires_grad_(true);
+  const Bytes block = w.nbytes();
   const Bytes start = live();
-  const MemoryBudget budget(start + 4 * kBlock);
+  const MemoryBudget budget(start + 4 * block);
   std::vector<at::Tensor> held;
   try {
     for (int i = 0; i < 8; ++i) held.push_back(at::sin(w));
@@ -125,19 +127,19 @@ TEST_CASE("a refusal names the op, the numbers and the kinds, and leaves everyth
     const auto& error = dynamic_cast<const BudgetError&>(caught);
     CHECK(error.id() == "LT0301");
     CHECK(std::get<std::string>(error.details().at("op")) == "aten::sin");
-    CHECK(number(error, "request_bytes") == kBlock);
-    CHECK(number(error, "limit_bytes") == static_cast<std::int64_t>(start + 4 * kBlock));
-    CHECK(number(error, "live_bytes") == static_cast<std::int64_t>(start + 4 * kBlock));
-    CHECK(number(error, "smallest_budget_bytes") == static_cast<std::int64_t>(start + 5 * kBlock));
+    CHECK(number(error, "request_bytes") == static_cast<std::int64_t>(block));
+    CHECK(number(error, "limit_bytes") == static_cast<std::int64_t>(start + 4 * block));
+    CHECK(number(error, "live_bytes") == static_cast<std::int64_t>(start + 4 * block));
+    CHECK(number(error, "smallest_budget_bytes") == static_cast<std::int64_t>(start + 5 * block));
     CHECK(number(error, "smallest_budget_is_bound") == 1);
-    CHECK(number(error, "live_parameters_bytes") == kBlock);
+    CHECK(number(error, "live_parameters_bytes") == static_cast<std::int64_t>(block));
     const std::string text = error.what();
     CHECK(text.find("aten::sin") != std::string::npos);
     CHECK(text.find("The program itself holds 1.00 MiB made by aten::sin") != std::string::npos);
   }
   CHECK(held.size() == 4);
   CHECK(held[3].data_ptr<float>()[7] == std::sin(0.5F));
-  CHECK(budget.report().program_bytes == 4 * kBlock);
+  CHECK(budget.report().program_bytes == 4 * block);
   REQUIRE(!budget.report().program_holds.empty());
   CHECK(budget.report().program_holds[0].op == "aten::sin");
   CHECK(budget.report().program_holds[0].tensors == 4);

@@ -137,6 +137,25 @@ TEST_CASE("all saved tensors tell kinds apart, but no more than thirty-two") {
   CHECK(watch.smallest_budget() == Bytes{5'000});
 }
 
+TEST_CASE("this budget's knowledge takes the place of earlier ones'") {
+  StepWatch watch;
+  for (Bytes budget = 1; budget <= 10; ++budget) {
+    watch.begin(100, true, 0);
+    for (Bytes kind = 1; kind <= 5; ++kind) {
+      watch.restart(100, true, 0);
+      watch.saved(1'000 * budget + kind);
+      watch.learn(10'000 * budget + kind, 1);
+    }
+    CHECK(watch.largest_smallest_budget() == 10'000 * budget + 5);
+  }
+  watch.restart(100, true, 0);
+  watch.saved(9'003);
+  CHECK(watch.smallest_budget() == Bytes{90'003});
+  watch.restart(100, true, 0);
+  watch.saved(1'003);
+  CHECK(!watch.smallest_budget().has_value());
+}
+
 TEST_CASE(
     "a refused step is begun anew; an earlier budget tells what is enough, not what is needed") {
   StepWatch watch;

@@ -243,6 +243,8 @@ def test_wrong_use():
     with pytest.raises(lowtide.UsageError):
         lowtide.checkpoint(torch.tanh, torch.ones(1), use_reentrant=True)
     with pytest.raises(lowtide.UsageError):
+        lowtide.checkpoint(torch.tanh, torch.ones(1), context_fn=print)
+    with pytest.raises(lowtide.UsageError):
         lowtide.checkpoint(torch.tanh, torch.ones(1, requires_grad=True), offload="moon")
     with pytest.raises(lowtide.UsageError):
         lowtide.checkpoint_wrapper(torch.tanh)

@@ -175,6 +175,7 @@ def test_the_environments_own_sitecustomize_still_runs(script, tmp_path):
     (["--budget", "1GiB", "--report", "/no/such/folder/out.json", "train.py"], "cannot write the report", 2),
     (["--budget", "1GiB", "--spill", "/tmp", "train.py"], "--spill is not in this version", 2),
     (["--budget", "1GiB", "--", "no-such-program"], "not found", 127),
+    (["--budget", "1GiB", "--", sys.executable, "-I", "train.py"], "-I keeps Python from finding", 2),
 ])
 def test_wrong_use(lowtide_run, words, said, code, tmp_path):
     done = lowtide_run(*words, cwd=tmp_path, env={**os.environ, "VIRTUAL_ENV": sys.prefix})
@@ -198,3 +199,18 @@ def test_another_version_of_torch_is_an_error(tmp_path):
         env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1
     assert "ImportError: this lowtide was built for torch 2.99.0, but torch 2.13" in done.stderr
+
+
+def test_record(script, tmp_path):
+    tape = tmp_path / "step.tape"
+    done = subprocess.run(
+        [PROGRAM, "record", "-o", tape, "--python", sys.executable, script(TRAIN), "0"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert tape.stat().st_size > 500
+    plan = subprocess.run([PROGRAM, "plan", tape, "--json"], capture_output=True, text=True)
+    assert plan.returncode == 0, plan.stderr
+    assert "train.py:" in plan.stdout
+    empty = subprocess.run(
+        [sys.executable, "-m", "lowtide", "record", "-o", tmp_path / "none.tape", "--python", sys.executable,
+         script("import torch")], capture_output=True, text=True)
+    assert "LT0309" in empty.stderr
