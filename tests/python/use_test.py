@@ -505,4 +505,5 @@ def test_compile():
         return [loss.item(), [p.grad.clone() for p in net.parameters()]]
 
     body()
-    check_same(body, 0.95, drops=False)
+    # What the compiled region returned is held for what was made from it.
+    check_same(body, 0.95, drops=False, most=1.3)
