@@ -528,23 +528,6 @@ void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
 // What was live by the op and the line that made it; what is not in the table, by its kind alone.
 RefusalRecord BudgetRuntime::refusal_record(const hook::RoomRequest& request,
                                             const MemoryByKind& live) const {
-  constexpr auto kind_of = [](MemoryKind kind) {
-    switch (kind) {
-      case MemoryKind::kProgram:
-        return StorageKind::kProgram;
-      case MemoryKind::kParameters:
-        return StorageKind::kParameter;
-      case MemoryKind::kGradients:
-        return StorageKind::kGradient;
-      case MemoryKind::kOptimizerState:
-        return StorageKind::kOptimizerState;
-      case MemoryKind::kSaved:
-        return StorageKind::kSaved;
-      case MemoryKind::kWorkspace:
-        return StorageKind::kWorkspace;
-    }
-    return StorageKind::kProgram;
-  };
   RefusalRecord refusal;
   const hook::Operator* op = hook::running_op();
   if (op != nullptr) refusal.op = op->name;
@@ -562,7 +545,7 @@ RefusalRecord BudgetRuntime::refusal_record(const hook::RoomRequest& request,
         groups.try_emplace({record->made_by, record->made_at, kind, is_held},
                            RefusalRecord::Live{.op = record->made_by,
                                                .line = record->made_at,
-                                               .kind = kind_of(kind),
+                                               .kind = storage_kind_of(kind),
                                                .tensors = 0,
                                                .program_held = is_held});
     group->second.bytes += record->block->size_bytes;
@@ -573,7 +556,7 @@ RefusalRecord BudgetRuntime::refusal_record(const hook::RoomRequest& request,
   for (const MemoryKind kind : kAllMemoryKinds) {
     if (left[kind] == 0) continue;
     RefusalRecord::Live& rest = refusal.live.emplace_back();
-    rest.kind = kind_of(kind);
+    rest.kind = storage_kind_of(kind);
     rest.bytes = left[kind];
   }
   return refusal;

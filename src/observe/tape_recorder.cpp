@@ -23,8 +23,12 @@ struct Frame {
 };
 thread_local Frame t_frame;
 
-StorageKind kind_of(const hook::MemoryBlock& block) {
-  switch (block.kind) {
+}  // namespace
+
+StorageKind storage_kind_of(MemoryKind kind) noexcept {
+  switch (kind) {
+    case MemoryKind::kProgram:
+      return StorageKind::kProgram;
     case MemoryKind::kParameters:
       return StorageKind::kParameter;
     case MemoryKind::kGradients:
@@ -35,13 +39,9 @@ StorageKind kind_of(const hook::MemoryBlock& block) {
       return StorageKind::kSaved;
     case MemoryKind::kWorkspace:
       return StorageKind::kWorkspace;
-    case MemoryKind::kProgram:
-      break;
   }
   return StorageKind::kProgram;
 }
-
-}  // namespace
 
 TapeRecorder::Pause::Pause() noexcept : before_(std::exchange(t_paused, true)) {}
 TapeRecorder::Pause::~Pause() { t_paused = before_; }
@@ -93,7 +93,7 @@ StorageId TapeRecorder::known(hook::MemoryBlock& block) {
   if (id.valid()) return id;
   Bytes& rest = tape_.storages[base_.index()].bytes;
   rest -= std::min(rest, block.size_bytes);
-  id = tape_.add_storage(block.size_bytes, kind_of(block));
+  id = tape_.add_storage(block.size_bytes, storage_kind_of(block.kind));
   held_.push_back(false);
   first_events_.push_back({TapeEvent::Kind::kMake, id.index()});
   block.tag = tag_of(id.index());
@@ -115,7 +115,7 @@ void TapeRecorder::block_made(hook::MemoryBlock& block) noexcept {
 }
 
 void TapeRecorder::make(hook::MemoryBlock& block) {
-  const StorageId id = tape_.make(block.size_bytes, kind_of(block));
+  const StorageId id = tape_.make(block.size_bytes, storage_kind_of(block.kind));
   held_.push_back(false);
   block.tag = tag_of(id.index());
 }
@@ -191,7 +191,7 @@ void TapeRecorder::op_ended(const char* name, const char* line, std::uint64_t co
   const std::size_t first_made = tape_.write_ids.size();
   for (const auto& [block, bytes] : frame.made) {
     if (!is_result(block)) continue;
-    const StorageId id = tape_.add_storage(bytes, kind_of(*block));
+    const StorageId id = tape_.add_storage(bytes, storage_kind_of(block->kind));
     held_.push_back(true);
     block->tag = tag_of(id.index());
     tape_.write_ids.push_back(id);

@@ -39,6 +39,9 @@
 
 namespace lowtide {
 
+// What a tape calls a kind of memory.
+StorageKind storage_kind_of(MemoryKind kind) noexcept;
+
 class TapeRecorder final : public hook::BlockListener {
  public:
   // Hides this thread's blocks from the recorder while it lives.
