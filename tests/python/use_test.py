@@ -505,5 +505,5 @@ def test_compile():
         return [loss.item(), [p.grad.clone() for p in net.parameters()]]
 
     body()
-    # What the compiled region returned is held for what was made from it.
-    check_same(body, 0.95, drops=False, most=1.3)
+    # Regions are kept, and what they return is held for what was made from it: they need more than plainly.
+    check_same(body, 1.6, drops=False, most=1.6)
