@@ -141,8 +141,11 @@ class Replayer::Round {
       const auto& record = table_.record(input.storage);
       if (record == nullptr || !table_.graph().is_there(record->id)) return false;
       const Bytes bytes = table_.graph().bytes(record->id);
-      if (!record->is_as_recorded(bytes) && !(owner_.check_ && record->has_memory(bytes))) {
-        stop_for_lost_source(step.capture->op, bytes);
+      if (!record->is_as_recorded(bytes)) {
+        if (!owner_.check_ || !record->has_memory(bytes)) {
+          stop_for_lost_source(step.capture->op, bytes);
+        }
+        must_compare_ = true;
       }
       storages.push_back(record->held ? record->held : c10::Storage(record->storage.lock()));
     }
@@ -236,6 +239,9 @@ class Replayer::Round {
         output.version != graph.version(record->id)) {
       return false;
     }
+    if (must_compare_ && is_opaque(capture.op, output)) {
+      stop_for_lost_source(capture.op, storage.nbytes());
+    }
     if (owner_.check_ && !is_opaque(capture.op, output) &&
         checksum_of(*storage.unsafeGetStorageImpl()) != record->checksum) {
       throw DivergenceError(
@@ -259,6 +265,7 @@ class Replayer::Round {
   StorageTable& table_;
   const StorageTable::Records& targets_;
   const Hold strength_;
+  bool must_compare_ = false;  // a source has other memory than when it was recorded
   std::vector<Step> steps_;
   std::vector<Kept> kept_;
   std::unordered_map<std::uint64_t, Rebuilt> rebuilt_;  // by StorageRecord::serial

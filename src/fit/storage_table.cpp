@@ -247,6 +247,10 @@ void StorageTable::block_freed(StorageRecord& freed) noexcept {
     graph_->released(freed.id);
     graph_->dropped(freed.id);
   } else if (!freed.storage.expired()) {
+    if (coming_and_going_.size() >= 2 * kept_coming_and_going_ + 64) {
+      std::erase_if(coming_and_going_, [](const auto& entry) { return entry.second.expired(); });
+      kept_coming_and_going_ = coming_and_going_.size();
+    }
     coming_and_going_.insert_or_assign(freed.storage._unsafe_get_target(), freed.storage);
     some_come_and_go_ = true;
     for (const auto& reader : dependents(freed)) {
@@ -337,6 +341,7 @@ void StorageTable::clear(Trash& trash) {
   captures_.clear();
   foreign_.clear();
   coming_and_going_.clear();
+  kept_coming_and_going_ = 0;
   some_come_and_go_ = false;
   kept_by_collection_ = 0;
   saved_count_ = 0;

@@ -213,6 +213,7 @@ class StorageTable {
   std::unordered_map<const c10::StorageImpl*, StorageId> foreign_;  // not from our allocator
   std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>>
       coming_and_going_;
+  std::size_t kept_coming_and_going_ = 0;  // when those that are gone were last taken out
   std::atomic<bool> some_come_and_go_{false};
   std::size_t kept_by_collection_ = 0;
   std::size_t saved_count_ = 0;
