@@ -347,6 +347,7 @@ BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor, KeptVariable
   if (record->block == nullptr) return {};
   table_.add_saved(*record);
   if (!record->held) record->held = tensor.storage();
+  kept.geometry = TensorGeometry::of(tensor);
   if (variable.defined()) {
     kept.variable = std::move(variable);
     record->variables.push_back(&kept);
@@ -365,8 +366,7 @@ c10::Storage BudgetRuntime::unpack(const Packed& packed, const KeptVariable& kep
   c10::Storage storage;
   {
     const StorageTable::Lock lock = table_.lock();
-    if (kept.variable.defined() &&
-        !(kept.variable.has_storage() && kept.variable.storage().is_alias_of(record->held))) {
+    if (kept.variable.defined() && kept.is_exchanged(record->held)) {
       exchanged = kept.variable.tensor_data();
       return storage;
     }

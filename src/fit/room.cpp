@@ -24,9 +24,11 @@ std::uint64_t now_ns() {
 
 // False: somebody else holds one of them.
 bool Room::let_go_of_variables(StorageRecord& record, StorageTable::Trash& trash) {
-  const bool can_go = record.for_each_variable([&](const at::Tensor& variable, std::size_t copies) {
-    // Its data was exchanged: it stays what it is.
-    if (!variable.has_storage() || !variable.storage().is_alias_of(record.held)) return false;
+  // One whose data was exchanged stays what it is.
+  for (const KeptVariable* kept : record.variables) {
+    if (kept->is_exchanged(record.held)) return false;
+  }
+  const bool can_go = record.for_each_variable([](const at::Tensor& variable, std::size_t copies) {
     return copies == hook::holder_count(variable);
   });
   if (!can_go) return false;

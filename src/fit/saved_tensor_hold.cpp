@@ -25,16 +25,15 @@ void SavedTensorHold::pack(const at::Tensor& tensor) {
   // A parameter itself: its data may be exchanged (w.data = other), and backward must see that.
   if (tensor.is_leaf() && tensor.requires_grad()) {
     whole_ = tensor;
+    is_parameter_ = true;
     runtime_.saved_whole(tensor);
     return;
   }
   packed_ = runtime_.pack(tensor, kept_);
-  // tensor_data(), not the tensor: an output that held its own graph node would never be freed.
-  if (packed_.record == nullptr) {
-    whole_ = tensor.tensor_data();
-  } else {
-    geometry_ = TensorGeometry::of(tensor);
-  }
+  if (packed_.record != nullptr) return;
+  // An input's data may be exchanged too. An output that held its own graph node would never be
+  // freed.
+  whole_ = hook::is_output_of_newest_node(tensor) ? tensor.tensor_data() : tensor;
 }
 
 at::Tensor SavedTensorHold::unpack() {
@@ -46,14 +45,15 @@ at::Tensor SavedTensorHold::unpack() {
       " instead. Hint: enable anomaly detection to find the operation that failed to "
       "compute its gradient, with torch.autograd.set_detect_anomaly(True).");
   if (whole_.defined()) {
-    at::Tensor tensor = whole_.requires_grad() ? whole_ : whole_.tensor_data();
-    if (!whole_.requires_grad()) version_.give_to(tensor);
+    if (is_parameter_) return whole_;
+    at::Tensor tensor = whole_.tensor_data();
+    version_.give_to(tensor);
     return tensor;
   }
   if (packed_.record == nullptr) return {};
   at::Tensor tensor;
   const c10::Storage storage = runtime_.unpack(packed_, kept_, tensor);
-  if (storage) tensor = geometry_.over(storage);
+  if (storage) tensor = kept_.geometry.over(storage);
   version_.give_to(tensor);
   return tensor;
 }

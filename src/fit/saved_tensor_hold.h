@@ -25,7 +25,7 @@ class SavedTensorHold final : public hook::SavedTensorHooks {
   BudgetRuntime::Packed packed_;  // no record: kept whole
   KeptVariable kept_;
   at::Tensor whole_;
-  TensorGeometry geometry_;
+  bool is_parameter_ = false;
   hook::TensorVersion version_;
 };
 

@@ -52,6 +52,7 @@
 
 #include "src/base/forkable_mutex.h"
 #include "src/fit/op_capture.h"
+#include "src/fit/tensor_geometry.h"
 #include "src/hook/device_memory.h"
 #include "src/plan/recipe_graph.h"
 
@@ -69,7 +70,14 @@ inline constexpr std::uint32_t kLongestChain = 1024;
 
 // A saved tensor that was an input of the op that saved it; see Note [Exchanged data].
 struct KeptVariable {
-  at::Tensor variable;  // not defined: let go
+  at::Tensor variable;      // not defined: let go
+  TensorGeometry geometry;  // when it was saved
+
+  // Whether it has got other data since: another storage, or another part or order of the same.
+  bool is_exchanged(const c10::Storage& storage) const {
+    return !variable.has_storage() || !variable.storage().is_alias_of(storage) ||
+           TensorGeometry::of(variable) != geometry;
+  }
 };
 
 // What is known of one storage.

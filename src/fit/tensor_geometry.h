@@ -19,6 +19,7 @@ struct TensorGeometry {
   bool wrapped_number = false;  // a Python or C++ number: it does not take part in type promotion
 
   static TensorGeometry of(const at::Tensor& tensor);
+  bool operator==(const TensorGeometry&) const = default;
 
   // A tensor of this geometry over `storage`, with a version counter of its own.
   at::Tensor over(const c10::Storage& storage) const;

@@ -1,6 +1,7 @@
 #include "src/hook/saved_tensor_hooks.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/basic_ops.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -164,7 +165,9 @@ void make_intermediate(const at::Tensor& tensor) {
 
 bool is_output_of_newest_node(const at::Tensor& tensor) {
   const auto& node = tensor.grad_fn();
-  return node != nullptr && node->sequence_nr() + 1 >= at::sequence_number::peek();
+  // Each thread counts its own nodes.
+  return node != nullptr && node->thread_id() == at::RecordFunction::currentThreadId() &&
+         node->sequence_nr() + 1 >= at::sequence_number::peek();
 }
 
 std::size_t holder_count(const at::Tensor& tensor) {

@@ -21,6 +21,7 @@
 #include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "lowtide/budget.h"
 #include "lowtide/checkpoint.h"
@@ -225,6 +226,42 @@ TEST_CASE("T2: a saved activation, or input, whose data is exchanged is seen wit
     x.set_data(at::cos(batch()));
     y.set_data(at::exp(batch()));
     x = y = Tensor();
+    held.drop_all();
+    loss.backward();
+    return Tensors{loss, w.grad()};
+  });
+}
+
+TEST_CASE("T2: exchanged data of the same storage, of small tensors and of other memory is seen") {
+  same_results([](Held& held) {
+    const Tensor w = parameter();
+    Tensor turned = at::sin(batch());
+    Tensor small = at::cos(at::ones({4, 4}));
+    std::vector<float> numbers(kSide * kSide, 3);
+    Tensor foreign = at::from_blob(numbers.data(), {kSide, kSide});
+    const Tensor loss =
+        (turned * w).sum() + (small * w.slice(0, 0, 4).slice(1, 0, 4)).sum() + (foreign * w).sum();
+    turned.set_data(turned.t());
+    small.set_data(at::full({4, 4}, 5.0));
+    foreign.set_data(batch());
+    turned = small = foreign = Tensor();
+    held.drop_all();
+    loss.backward();
+    return Tensors{loss, w.grad()};
+  });
+}
+
+TEST_CASE("T2: exchanged data of a tensor that another thread made is seen") {
+  same_results([](Held& held) {
+    const Tensor w = parameter();
+    Tensor h;
+    std::thread([&] {
+      h = w;
+      for (int i = 0; i < 500; ++i) h = h * 1.0;
+    }).join();
+    const Tensor loss = (h * w).sum();
+    h.set_data(batch());
+    h = Tensor();
     held.drop_all();
     loss.backward();
     return Tensors{loss, w.grad()};
