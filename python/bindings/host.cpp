@@ -3,9 +3,12 @@
 #include "src/hook/host.h"
 #include "src/hook/counting_allocator.h"
 
+#include <torch/csrc/autograd/python_function.h>
+
 #include <map>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 
 #include "python/bindings/bindings.h"
@@ -64,6 +67,18 @@ long wrapper_count(void* wrapper) noexcept {
   return static_cast<long>(Py_REFCNT(static_cast<PyObject*>(wrapper)));
 }
 
+// A Python function keeps what it is to save until all of it is saved. PyNode's type is hidden, so
+// it is known by its name.
+hook::Host::Saves saves_now(const void* raw) noexcept {
+  using Saves = hook::Host::Saves;
+  const auto* node = static_cast<const torch::autograd::Node*>(raw);
+  if (std::string_view(typeid(*node).name()) != "N5torch8autograd6PyNodeE") return Saves::kUnknown;
+  const auto* function = reinterpret_cast<const THPFunction*>(node->pyobj_slot()->load_pyobj());
+  if (function == nullptr) return Saves::kUnknown;
+  return function->saved_variables.size() < function->saved_variables.capacity() ? Saves::kYes
+                                                                                 : Saves::kNo;
+}
+
 void* unlock() noexcept {
   if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) return nullptr;
   return PyEval_SaveThread();
@@ -79,6 +94,7 @@ void bind_host(py::module_& module) {
   hook::Host host;
   host.program_line = &program_line;
   host.wrapper_count = &wrapper_count;
+  host.saves_now = &saves_now;
   host.unlock = &unlock;
   host.lock_again = &lock_again;
   hook::set_host(host);

@@ -18,6 +18,10 @@ bool is_idle_wrapper(void* wrapper) noexcept {
          g_host.wrapper_count(wrapper) == 1;
 }
 
+Host::Saves saves_now(const void* node) noexcept {
+  return g_host.saves_now == nullptr ? Host::Saves::kUnknown : g_host.saves_now(node);
+}
+
 HostUnlocked::HostUnlocked() noexcept
     : state_(g_host.unlock == nullptr ? nullptr : g_host.unlock()) {}
 

@@ -16,6 +16,12 @@ struct Host {
   // and under Lowtide's, so it must take none; the answer may be old.
   long (*wrapper_count)(void* wrapper) noexcept = nullptr;
 
+  // Whether a node of the graph (a torch::autograd::Node) is a function of the host's that is
+  // saving its tensors right now; unknown: it is none of the host's. Called by the thread that
+  // saves.
+  enum class Saves { kUnknown, kNo, kYes };
+  Saves (*saves_now)(const void* node) noexcept = nullptr;
+
   // Gives the host's lock (the GIL) up if this thread has it, and takes it again.
   void* (*unlock)() noexcept = nullptr;
   void (*lock_again)(void* state) noexcept = nullptr;
@@ -28,6 +34,8 @@ const char* program_line() noexcept;
 
 // True when nothing in the host refers to the wrapper but the tensor itself. False without a host.
 bool is_idle_wrapper(void* wrapper) noexcept;
+
+Host::Saves saves_now(const void* node) noexcept;
 
 // While it lives this thread does not have the host's lock.
 //

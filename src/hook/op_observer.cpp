@@ -13,6 +13,7 @@
 #include "src/hook/op_observer.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/function_schema.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
@@ -32,6 +33,7 @@ using c10::DispatchKey;
 std::atomic<OpListener*> g_listener{nullptr};
 thread_local bool t_hidden = false;  // inside a leaf op, or paused
 thread_local const Operator* t_running = nullptr;
+thread_local std::uint64_t t_first_node = 0;  // number of the first node that it may make
 
 constexpr std::array<std::string_view, 9> kFactories{"aten::empty",
                                                      "aten::empty_like",
@@ -155,6 +157,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& range) {
   }
   ticket->op = op;
   t_running = op;
+  t_first_node = at::sequence_number::peek();
   return ticket;
 }
 
@@ -193,6 +196,8 @@ void listen_to_ops(OpListener* listener) {
 }
 
 const Operator* running_op() noexcept { return t_running; }
+
+std::uint64_t first_node_of_running_op() noexcept { return t_first_node; }
 
 ObserverPause::ObserverPause() noexcept : before_(t_hidden) { t_hidden = true; }
 ObserverPause::~ObserverPause() { t_hidden = before_; }

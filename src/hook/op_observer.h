@@ -67,6 +67,8 @@ LOWTIDE_API void listen_to_ops(OpListener* listener);
 
 // The leaf op that runs on this thread and that the listener has a ticket for; else null.
 LOWTIDE_API const Operator* running_op() noexcept;
+// Nodes of the graph that it made have this sequence number or a later one, on this thread.
+std::uint64_t first_node_of_running_op() noexcept;
 
 // Hides this thread's ops from the listener while it lives.
 class LOWTIDE_API ObserverPause {

@@ -13,6 +13,7 @@
 
 #include "src/base/assert.h"
 #include "src/hook/host.h"
+#include "src/hook/op_observer.h"
 
 // How saved-tensor hooks are reached from C++.
 //
@@ -166,8 +167,13 @@ void make_intermediate(const at::Tensor& tensor) {
 bool is_output_of_newest_node(const at::Tensor& tensor) {
   const auto& node = tensor.grad_fn();
   // Each thread counts its own nodes.
-  return node != nullptr && node->thread_id() == at::RecordFunction::currentThreadId() &&
-         node->sequence_nr() + 1 >= at::sequence_number::peek();
+  if (node == nullptr || node->thread_id() != at::RecordFunction::currentThreadId()) return false;
+  // An op may make several nodes before it saves their results.
+  if (running_op() != nullptr) return node->sequence_nr() >= first_node_of_running_op();
+  // A function of the user's saves after its forward, which may have made nodes too.
+  const Host::Saves saves = saves_now(node.get());
+  if (saves != Host::Saves::kUnknown) return saves == Host::Saves::kYes;
+  return node->sequence_nr() + 1 >= at::sequence_number::peek();
 }
 
 std::size_t holder_count(const at::Tensor& tensor) {
