@@ -148,9 +148,12 @@ bool OutsideTensor::replaced() const {
     return true;
   }
   const auto now = storage.lock();
-  if (!now || now->data() == data) return false;
-  return now->data() == nullptr || now->nbytes() != bytes || sample == 0 ||
-         sample_of(*now) != sample;
+  if (!now) return false;
+  // Written without a version (w.data.copy_), or freed and filled anew at the same place.
+  if (sample != 0) {
+    return now->data() == nullptr || now->nbytes() != bytes || sample_of(*now) != sample;
+  }
+  return now->data() != data;
 }
 
 std::string OutsideTensor::description() const {
@@ -406,7 +409,8 @@ ReplayObserver::ReplayObserver(RegionTrace& trace, const void* frame)
         "LT0203",
         concat("cannot replay a checkpointed region: a ", outside.description(),
                " that it read was ",
-               replaced ? "given other storage since (set_data or resize_)"
+               replaced ? "given other storage since (set_data or resize_), or other values where "
+                          "no version tells (.data)"
                         : concat("changed in place since (version ", outside.version.recorded(),
                                  " then, ", outside.version.current(), " now)"),
                ", so the replay would compute with other values. Change it after backward, or "

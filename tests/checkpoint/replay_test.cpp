@@ -263,6 +263,14 @@ TEST_CASE("a parameter may be freed and come back with the same bytes, but not w
   }
 }
 
+TEST_CASE("a parameter that was written without a version is refused") {
+  at::Tensor w = parameter({100'000}), x = parameter({100'000});
+  const at::Tensor y =
+      checkpoint([&](const at::Tensor& t) { return (t + w).exp(); }, activation(x));
+  w.tensor_data().fill_(2);
+  CHECK(error_id([&] { y.sum().backward(); }) == "LT0203");
+}
+
 TEST_CASE("a captured tensor with history that the region changes in place is refused") {
   at::Tensor x = parameter({4}), w = parameter({4});
   at::Tensor captured = activation(x);
