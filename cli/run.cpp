@@ -99,7 +99,10 @@ Verb run_verb() {
           .words = {kCommand},
           .flags = {{"budget", "B", "bytes, 6GiB, or a share of the step such as 50%", ""},
                     {"report", "FILE", "also write the report as JSON", ""},
-                    {"spill", "DIR", "not in this version: spilling to disk is to come", ""},
+                    {"spill", "DIR",
+                     "what cannot be computed again, or takes longer than to read back, goes to a "
+                     "file there",
+                     ""},
                     kPython},
           .examples = {"lowtide run --budget 6GiB -- python train.py --epochs 3",
                        "lowtide run --budget 50% --report out.json train.py"},

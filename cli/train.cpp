@@ -34,6 +34,10 @@ Verb train_verb() {
                  "keep the steps inside so many bytes, or that share of what a step adds to what "
                  "stays: saved tensors are dropped and recomputed, results are the same",
                  ""},
+                {"spill", "DIR",
+                 "with --budget: saved tensors that cannot be computed again, or take longer than "
+                 "to read back, go to a file there",
+                 ""},
                 {"resume", "FILE", "go on from a checkpoint with its settings", ""},
                 {"save-every", "N", "steps between checkpoints, 0 for only at the end", "100"},
                 {"threads", "N", "threads of libtorch [its own choice]", ""},

@@ -34,6 +34,7 @@ TrainOptions read_options(const Arguments& arguments) {
   number("dropout", options.dropout);
   if (arguments.has("data")) options.data = arguments.text("data");
   options.out = arguments.text("out");
+  if (arguments.has("spill")) options.spill_directory = arguments.text("spill");
   if (arguments.has("resume")) options.resume = arguments.text("resume");
   if (arguments.text("num-cp") == "auto") {
     options.num_cp_auto = true;

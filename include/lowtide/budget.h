@@ -12,28 +12,31 @@
 //
 // While a budget lives, the live bytes of CPU tensors never exceed its limit, not for a moment: an
 // allocation that would cross it first makes room, by dropping tensors that autograd saved and that
-// can be computed again when backward asks for them, or is refused with BudgetError. The limit
+// can be computed again when backward asks for them, or whose bytes can be put elsewhere (packed in
+// memory, or in a file), or is refused with BudgetError. The limit
 // bounds MemoryMeter::live_bytes(): all tensors of the process, also those from before the budget,
 // by the bytes that were asked for.
 //
 // Results are those of the plain run, bit for bit: a dropped tensor comes back by running again the
 // very ops that made it, on the same inputs, with the same generator states and settings; a
 // checksum taken when it was dropped is compared when it is back. What cannot be run again safely
-// is kept.
+// is kept, or put elsewhere as it is.
 //
-// What is never dropped: anything that the program can still reach, parameters, what has no known
-// origin (data from files, results of other libraries' ops), tensors below 1 KiB.
+// What is never dropped: anything that the program can still reach, parameters, tensors below
+// 1 KiB, and, unless it is spilled, what has no known origin (data from files, results of other
+// libraries' ops).
 //
 // Steps. A step ends where a new graph begins to grow after a backward, or where mark_step() says
 // so. The first steps teach the budget the smallest limit that would carry such a step; a limit
 // that is known to be too small is refused before anything is dropped for it.
 //
-// Budgets may be nested: the lowest limit is in force. Not yet: spilling, and a plan made from the
-// first step; what to drop is chosen online. docs/design/budget.md.
+// Budgets may be nested: the lowest limit is in force. Not yet: a plan made from the first step;
+// what to drop is chosen online. docs/design/budget.md.
 //
 // Threads: a budget holds for the whole process. Create and destroy it while no op runs elsewhere.
 // fork: the child goes on without a budget; what was dropped before the fork comes back there too.
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
 #include <cstdint>
@@ -101,6 +104,11 @@ struct LOWTIDE_API BudgetReport {
   Bytes limit_bytes = 0;               // in force; 0 while a share is still being measured
   double share = 0;                    // 0 when the limit was given in bytes
   Bytes peak_bytes = 0;                // counted, over the budget's life
+  // Of the process's resident memory (VmHWM, or what was seen where steps ended), over what it was
+  // when the budget began; and what of it are neither tensors nor blocks kept for the next ones:
+  // kernels' scratch (oneDNN), the C library, Python.
+  Bytes resident_growth_bytes = 0;
+  Bytes outside_bytes = 0;
   std::uint64_t steps = 0;             // ended steps
   std::vector<std::uint64_t> step_ns;  // their times; of the last 4096
   std::uint64_t drops = 0;             // tensors dropped
@@ -112,6 +120,13 @@ struct LOWTIDE_API BudgetReport {
   // it, and a bound below which no limit can.
   Bytes smallest_budget_bytes = 0;
   Bytes budget_lower_bound_bytes = 0;
+  std::uint64_t spilled_tensors = 0;  // written to the spill file
+  Bytes spilled_bytes = 0;
+  std::uint64_t spill_wait_ns = 0;  // the program waited for the file, either way
+  std::uint64_t packed_tensors = 0;  // packed in memory
+  Bytes packed_bytes = 0;            // before
+  Bytes packed_into_bytes = 0;       // and after
+  std::uint64_t pack_ns = 0;         // packing and unpacking
   Bytes program_bytes = 0;                 // what the program itself holds now, of what an op made
   std::vector<ProgramHold> program_holds;  // the same by op and line, largest first; at most 16
 
@@ -122,10 +137,12 @@ struct LOWTIDE_API BudgetReport {
 // Something that a budget did, for logs and pictures.
 struct LOWTIDE_API BudgetEvent {
   enum class Kind : std::uint8_t {
-    kDrop,       // a saved tensor's bytes were given back
+    kDrop,       // a saved tensor's bytes were given back, to be computed again
     kRecompute,  // an op ran again
     kRefusal,    // an allocation was refused
     kStep,       // a step ended
+    kPutAway,    // a saved tensor's bytes were packed, or are on their way to the spill file
+    kReadBack,   // they are there again
   };
   Kind kind = Kind::kDrop;
   std::uint64_t step = 0;      // the running step, from 0
@@ -136,7 +153,7 @@ struct LOWTIDE_API BudgetEvent {
   std::uint64_t duration_ns = 0;
 };
 
-// "drop", "recompute", "refusal" or "step".
+// "drop", "recompute", "refusal", "step", "put_away" or "read_back".
 LOWTIDE_API const char* to_string(BudgetEvent::Kind kind) noexcept;
 
 struct BudgetOptions {
@@ -144,6 +161,24 @@ struct BudgetOptions {
   // its bytes each way. Off: writes that nobody announces (through numpy or raw pointers) go
   // unseen.
   bool check_replays = true;
+
+  // When not empty: a directory. Saved tensors that cannot be computed again, or that it takes
+  // longer to compute than to write and read, go to one file there, which has no name and is gone
+  // with the process. UsageError (LT0311) when no file can be made there. A full disk is no error
+  // until nothing else can make room.
+  std::string spill_directory;
+  // The file never grows beyond this; 0: the disk is the limit.
+  Bytes spill_limit = 0;
+
+  // So much of the limit is left for memory that is not counted: see BudgetReport::outside_bytes.
+  Bytes reserve_bytes = 0;
+
+  // Saved tensors with at most two values (masks), or of many zeros (the results of relu and
+  // dropout), are packed in memory where that costs less than computing them again.
+  bool pack = true;
+
+  // For tests: whatever can be put elsewhere is, rather than computed again.
+  bool always_put_away = false;
 
   // For debugging: run every recorded op a second time at once and compare, bit for bit. An op that
   // gives other results is DivergenceError (LT0306), naming it, at the next saved tensor. At least
@@ -176,6 +211,16 @@ class LOWTIDE_API MemoryBudget {
 
   // A step ends here. From the first call on, only these calls end steps.
   void mark_step();
+
+  // For a budget below what parameters, gradients and optimizer state take: from now on they may be
+  // in the spill file while no op uses them. `tensors`: parameters, whose gradients take part too,
+  // and the optimizer's state that is there already; what it makes later is seen. What is changed is written again; see docs/performance.md for what
+  // that costs. Until the budget ends, memory that is away can be read by ops only: data_ptr(), and
+  // torch::save() of a parameter, raise an error then. Storages that the program holds otherwise
+  // (detached views, numpy arrays) never leave.
+  //   budget.attach(optimizer.parameters());
+  // Throws UsageError (LT0316) when the budget has no spill_directory.
+  void attach(const std::vector<at::Tensor>& tensors);
 
   BudgetReport report() const;
 

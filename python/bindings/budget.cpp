@@ -16,6 +16,8 @@ py::dict to_dict(const BudgetReport& report) {
   dict["limit_bytes"] = report.limit_bytes;
   dict["share"] = report.share;
   dict["peak_bytes"] = report.peak_bytes;
+  dict["resident_growth_bytes"] = report.resident_growth_bytes;
+  dict["outside_bytes"] = report.outside_bytes;
   dict["steps"] = report.steps;
   py::list step_s;
   for (const std::uint64_t ns : report.step_ns) step_s.append(seconds(ns));
@@ -24,7 +26,13 @@ py::dict to_dict(const BudgetReport& report) {
   dict["dropped_bytes"] = report.dropped_bytes;
   dict["recomputed_ops"] = report.recomputed_ops;
   dict["recompute_s"] = seconds(report.recompute_ns);
-  dict["spilled_bytes"] = 0;
+  dict["spilled_tensors"] = report.spilled_tensors;
+  dict["spilled_bytes"] = report.spilled_bytes;
+  dict["spill_wait_s"] = seconds(report.spill_wait_ns);
+  dict["packed_tensors"] = report.packed_tensors;
+  dict["packed_bytes"] = report.packed_bytes;
+  dict["packed_into_bytes"] = report.packed_into_bytes;
+  dict["pack_s"] = seconds(report.pack_ns);
   dict["refusals"] = report.refusals;
   dict["smallest_budget_bytes"] = report.smallest_budget_bytes;
   dict["budget_lower_bound_bytes"] = report.budget_lower_bound_bytes;
@@ -91,19 +99,31 @@ using Holder = std::unique_ptr<MemoryBudget, EndWithoutGil>;
 void bind_budget(py::module_& module) {
   py::class_<MemoryBudget, Holder>(module, "MemoryBudget")
       .def(py::init([](const py::object& limit, bool check_replays, bool verify_replay,
-                       const py::object& on_event, std::string trace_path, std::string tape_path) {
+                       const py::object& on_event, std::string trace_path, std::string tape_path,
+                       std::string spill_directory, Bytes spill_limit, Bytes reserve, bool pack,
+                       bool always_put_away) {
              BudgetOptions options;
              options.check_replays = check_replays;
              options.verify_replay = verify_replay;
              options.on_event = event_listener(on_event);
              options.trace_path = std::move(trace_path);
              options.tape_path = std::move(tape_path);
+             options.spill_directory = std::move(spill_directory);
+             options.spill_limit = spill_limit;
+             options.reserve_bytes = reserve;
+             options.pack = pack;
+             options.always_put_away = always_put_away;
              const BudgetLimit bytes = limit_of(limit);
              const py::gil_scoped_release no_gil;
              return Holder(new MemoryBudget(bytes, options));
            }),
            py::arg("limit"), py::arg("check_replays"), py::arg("verify_replay"),
-           py::arg("on_event"), py::arg("trace_path"), py::arg("tape_path"))
+           py::arg("on_event"), py::arg("trace_path"), py::arg("tape_path"),
+           py::arg("spill_directory"), py::arg("spill_limit"),
+           py::arg("reserve"), py::arg("pack"),
+           py::arg("always_put_away"))
+      .def("attach", &MemoryBudget::attach, py::arg("tensors"),
+           py::call_guard<py::gil_scoped_release>())
       .def("mark_step", &MemoryBudget::mark_step, py::call_guard<py::gil_scoped_release>())
       .def("report", [](const MemoryBudget& budget) {
         BudgetReport report;

@@ -44,7 +44,13 @@ class MemoryBudget:
         on_event: Callable[[dict[str, Any]], None] | None,
         trace_path: str,
         tape_path: str,
+        spill_directory: str,
+        spill_limit: int,
+        reserve: int,
+        pack: bool,
+        always_put_away: bool,
     ) -> None: ...
+    def attach(self, tensors: Sequence[Tensor]) -> None: ...
     def mark_step(self) -> None: ...
     def report(self) -> dict[str, Any]: ...
 

@@ -73,7 +73,8 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False)
     made.add_argument("--budget", metavar="B", help="a number of bytes, 6GiB, or a share of the step such as 50%%")
     made.add_argument("--report", metavar="FILE", help="also write the report as JSON")
-    made.add_argument("--spill", metavar="DIR", help="not in this version: spilling to disk is to come")
+    made.add_argument("--spill", metavar="DIR", help="a directory: what cannot be computed again, or takes longer than to read back, "
+                           "goes to a file there")
     made.add_argument("--python", metavar="PROGRAM", help="the Python for a script")
     made.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="a script or a program")
     return made
@@ -103,8 +104,6 @@ def run(arguments: Sequence[str]) -> NoReturn:
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     if options.budget is None:
         fail("run: --budget is missing: a number of bytes, 6GiB, or a share of the step such as 50%")
-    if options.spill is not None:
-        fail("run: --spill is not in this version; leave it out: what cannot be recomputed is kept in memory")
     if not words:
         fail("run: what shall run? For example: lowtide run --budget 6GiB -- python train.py")
     from lowtide._limit_text import problem_with
@@ -114,8 +113,11 @@ def run(arguments: Sequence[str]) -> NoReturn:
         fail(f"run: {problem}")
     if options.report:
         check_folder("run", "the report", options.report)
+    if options.spill is not None and not os.path.isdir(options.spill):
+        fail(f"run: --spill {options.spill}: no such directory")
     become("run", words, options.python, {
         "LOWTIDE_RUN_BUDGET": options.budget,
+        "LOWTIDE_RUN_SPILL": os.path.abspath(options.spill) if options.spill is not None else "",
         "LOWTIDE_RUN_REPORT": os.path.abspath(options.report) if options.report else ""})
 
 
@@ -142,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if words[:1] == ["record"]:
         record(words[1:])
     if not words or words[0] in ("-h", "--help"):
-        print("usage: python -m lowtide run --budget B [--report FILE] [--python PROGRAM] [--] COMMAND ...\n"
+        print("usage: python -m lowtide run --budget B [--report FILE] [--spill DIR] [--python PROGRAM] [--] COMMAND ...\n"
               "       python -m lowtide record [-o FILE] [--python PROGRAM] [--] COMMAND ...\n\n"
               "The other commands are those of the program `lowtide`.")
         sys.exit(0 if words else WRONG_USAGE)

@@ -27,7 +27,8 @@ def start() -> None:
     if tape is not None:
         _budget = lowtide.record(_with_rank(tape)).start()
     else:
-        _budget = lowtide.budget(os.environ["LOWTIDE_RUN_BUDGET"]).start()
+        spill = os.environ.get("LOWTIDE_RUN_SPILL") or None
+        _budget = lowtide.budget(os.environ["LOWTIDE_RUN_BUDGET"], spill=spill).start()
     _owner = os.getpid()
     worker._worker_loop = _loop_without_budget
     atexit.register(_finish)
@@ -79,8 +80,16 @@ def report_text(report: dict[str, Any]) -> str:
         lines.append(
             f"lowtide: {report['drops']} tensors dropped ({size(report['dropped_bytes'])}), "
             f"{report['recomputed_ops']} ops run again in {report['recompute_s']:.2f} s")
-    else:
+    elif not report["spilled_tensors"] and not report["packed_tensors"]:
         lines.append("lowtide: nothing was dropped")
+    if report["spilled_tensors"]:
+        lines.append(
+            f"lowtide: {report['spilled_tensors']} tensors spilled ({size(report['spilled_bytes'])}), "
+            f"waited for the file {report['spill_wait_s']:.2f} s")
+    if report["packed_tensors"]:
+        lines.append(
+            f"lowtide: {report['packed_tensors']} tensors packed ({size(report['packed_bytes'])} to "
+            f"{size(report['packed_into_bytes'])}) in {report['pack_s']:.2f} s")
     if report["refusals"]:
         lines.append(f"lowtide: {report['refusals']} allocations refused")
     if report["smallest_budget_bytes"]:

@@ -58,6 +58,10 @@ MemoryBudget::~MemoryBudget() {
 
 void MemoryBudget::mark_step() { BudgetRuntime::instance().mark_step(); }
 
+void MemoryBudget::attach(const std::vector<at::Tensor>& tensors) {
+  BudgetRuntime::instance().attach(tensors);
+}
+
 BudgetReport MemoryBudget::report() const {
   return BudgetRuntime::instance().report(*impl_->session);
 }
@@ -69,9 +73,22 @@ std::string BudgetReport::to_text() const {
       concat("budget ", limit, ", peak ", format_bytes(peak_bytes), ", ", steps, " steps, ", drops,
              " tensors dropped (", format_bytes(dropped_bytes), "), ", recomputed_ops,
              " ops run again in ", recompute_ns / 1'000'000, " ms, ", refusals, " refusals");
+  if (spilled_tensors > 0) {
+    text += concat("\nspilled to the file: ", spilled_tensors, " tensors (",
+                   format_bytes(spilled_bytes), "), waited for it ", spill_wait_ns / 1'000'000,
+                   " ms");
+  }
+  if (packed_tensors > 0) {
+    text += concat("\npacked in memory: ", packed_tensors, " tensors (", format_bytes(packed_bytes),
+                   " to ", format_bytes(packed_into_bytes), "), in ", pack_ns / 1'000'000, " ms");
+  }
   if (smallest_budget_bytes > 0) {
     text += concat("\nthe smallest budget for the largest step so far: ",
                    format_bytes(smallest_budget_bytes), " (", smallest_budget_bytes, " bytes)");
+  }
+  if (outside_bytes > 0) {
+    text += concat("\nbeside tensors: ", format_bytes(outside_bytes),
+                   " of resident memory (kernels' scratch, the C library)");
   }
   if (program_bytes > 0) {
     text += concat("\nheld by the program itself: ", format_bytes(program_bytes));
@@ -88,6 +105,8 @@ std::string BudgetReport::to_json() const {
   report["limit_bytes"] = limit_bytes;
   report["share"] = share;
   report["peak_bytes"] = peak_bytes;
+  report["resident_growth_bytes"] = resident_growth_bytes;
+  report["outside_bytes"] = outside_bytes;
   report["steps"] = steps;
   report["step_ns"] = Json::array();
   for (const std::uint64_t ns : step_ns) report["step_ns"].push_back(ns);
@@ -95,6 +114,13 @@ std::string BudgetReport::to_json() const {
   report["dropped_bytes"] = dropped_bytes;
   report["recomputed_ops"] = recomputed_ops;
   report["recompute_ns"] = recompute_ns;
+  report["spilled_tensors"] = spilled_tensors;
+  report["spilled_bytes"] = spilled_bytes;
+  report["spill_wait_ns"] = spill_wait_ns;
+  report["packed_tensors"] = packed_tensors;
+  report["packed_bytes"] = packed_bytes;
+  report["packed_into_bytes"] = packed_into_bytes;
+  report["pack_ns"] = pack_ns;
   report["refusals"] = refusals;
   report["smallest_budget_bytes"] = smallest_budget_bytes;
   report["budget_lower_bound_bytes"] = budget_lower_bound_bytes;

@@ -21,6 +21,10 @@ const char* to_string(BudgetEvent::Kind kind) noexcept {
       return "refusal";
     case BudgetEvent::Kind::kStep:
       return "step";
+    case BudgetEvent::Kind::kPutAway:
+      return "put_away";
+    case BudgetEvent::Kind::kReadBack:
+      return "read_back";
   }
   return "unknown";
 }
@@ -97,7 +101,7 @@ void BudgetJournal::remove(Key key) {
 
 void BudgetJournal::log(const BudgetEvent& event) const {
   const bool is_detail =
-      event.kind == BudgetEvent::Kind::kDrop || event.kind == BudgetEvent::Kind::kRecompute;
+      event.kind != BudgetEvent::Kind::kStep && event.kind != BudgetEvent::Kind::kRefusal;
   if (log_level_ == LogLevel::kOff || (is_detail && log_level_ != LogLevel::kDebug)) return;
   std::string line = concat("lowtide: step ", event.step, ": ");
   switch (event.kind) {
@@ -114,6 +118,13 @@ void BudgetJournal::log(const BudgetEvent& event) const {
       break;
     case BudgetEvent::Kind::kRecompute:
       line += concat("ran ", event.op, " again (", format_bytes(event.bytes), ", ",
+                     event.duration_ns / 1000, " us)");
+      break;
+    case BudgetEvent::Kind::kPutAway:
+      line += concat("put away ", format_bytes(event.bytes), " made by ", event.op);
+      break;
+    case BudgetEvent::Kind::kReadBack:
+      line += concat("read back ", format_bytes(event.bytes), " made by ", event.op, " (",
                      event.duration_ns / 1000, " us)");
       break;
   }
@@ -149,7 +160,7 @@ void ChromeTrace::write() const {
   };
   for (const BudgetEvent& event : events_) {
     const bool is_step = event.kind == BudgetEvent::Kind::kStep;
-    const bool has_duration = is_step || event.kind == BudgetEvent::Kind::kRecompute;
+    const bool has_duration = event.duration_ns > 0;
     Json entry = add(event, has_duration ? "X" : "i",
                      is_step ? concat("step ", event.step) : std::string(event.op));
     if (has_duration) {

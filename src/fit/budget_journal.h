@@ -27,9 +27,10 @@ class BudgetJournal {
   using Listener = std::function<void(const BudgetEvent&)>;
   // By kind of event: how many, their bytes and their time.
   struct Counts {
-    std::array<std::uint64_t, 4> events{};
-    std::array<Bytes, 4> bytes{};
-    std::array<std::uint64_t, 4> ns{};
+    static constexpr std::size_t kKinds = 6;
+    std::array<std::uint64_t, kKinds> events{};
+    std::array<Bytes, kKinds> bytes{};
+    std::array<std::uint64_t, kKinds> ns{};
 
     std::uint64_t of(BudgetEvent::Kind kind) const {
       return events[static_cast<std::size_t>(kind)];

@@ -12,6 +12,7 @@
 #include "src/base/text.h"
 #include "src/fit/memory_report.h"
 #include "src/fit/saved_tensor_hold.h"
+#include "src/hook/counting_allocator.h"
 #include "src/plan/simulator.h"
 #include "src/plan/trace.h"
 #include "src/tape/tape_bytes.h"
@@ -53,15 +54,27 @@ void retag(hook::MemoryBlock& block, MemoryKind from, MemoryKind to) {
 BudgetSession::BudgetSession(const BudgetLimit& given, const BudgetOptions& chosen)
     : options(chosen), share(given.share()), limit(given.is_share() ? kNoLimit : given.bytes()) {}
 
+void BudgetSession::look_at_resident_memory() {
+  const Bytes resident = resident_memory().now;
+  const Bytes counted = ledger().live() + hook::reusable_bytes();
+  resident_peak_ = std::max(resident_peak_, resident);
+  counted_peak_ = std::max(counted_peak_, counted);
+  const Bytes grown = resident - std::min(resident, resident_before_.now);
+  const Bytes accounted = counted - std::min(counted, counted_before_);
+  outside_bytes_ = std::max(outside_bytes_, grown - std::min(grown, accounted));
+}
+
 BudgetRuntime& BudgetRuntime::instance() {
   static auto& runtime = *new BudgetRuntime;
   return runtime;
 }
 
 BudgetRuntime::BudgetRuntime()
-    : room_(table_, journal_, recorder_),
-      replayer_(table_, room_, journal_, recorder_),
-      op_recorder_(table_, replayer_, recorder_) {
+    : stash_(table_),
+      static_(table_, stash_, recorder_),
+      room_(table_, stash_, journal_, recorder_),
+      replayer_(table_, room_, stash_, static_, journal_, recorder_),
+      op_recorder_(table_, replayer_, static_, recorder_) {
   op_recorder_.set_phase_listener([this](bool in_backward) { on_op(in_backward); });
   // The child finds everything whole. Its gate is gone (memory_ledger.cpp): it has no limit.
   pthread_atfork([] { instance().before_fork(); }, [] { instance().after_fork(false); },
@@ -70,6 +83,7 @@ BudgetRuntime::BudgetRuntime()
 
 void BudgetRuntime::before_fork() {
   replayer_.mutex().before_fork();
+  stash_.before_fork();
   table_.mutex().before_fork();
   journal_.mutex().before_fork();
   recorder_.mutex().before_fork();
@@ -79,6 +93,7 @@ void BudgetRuntime::after_fork(bool in_child) {
   recorder_.mutex().after_fork(in_child);
   journal_.mutex().after_fork(in_child);
   table_.mutex().after_fork(in_child);
+  stash_.after_fork(in_child);
   replayer_.mutex().after_fork(in_child);
 }
 
@@ -89,6 +104,10 @@ std::shared_ptr<BudgetSession> BudgetRuntime::begin(const BudgetLimit& limit,
   hook::cpu_memory().require_active();
   journal_.read_log_level();
   auto session = std::make_shared<BudgetSession>(limit, options);
+  if (!options.spill_directory.empty()) {
+    session->store_ = std::make_shared<SpillStore>(SpillOptions{
+        options.spill_directory, options.spill_limit == 0 ? kNoLimit : options.spill_limit});
+  }
   if (!options.trace_path.empty()) {
     session->trace_ = std::make_unique<ChromeTrace>(options.trace_path);
     session->listeners_.push_back(journal_.listen(
@@ -108,6 +127,9 @@ std::shared_ptr<BudgetSession> BudgetRuntime::begin(const BudgetLimit& limit,
       begin_tape();
     }
     session->before_ = journal_.counts();
+    session->resident_before_ = resident_memory();
+    session->counted_before_ = ledger().live() + hook::reusable_bytes();
+    session->stash_before_ = stash_.counts();
     session->first_step_ = steps_.index();
     sessions_.push_back(session);
   }
@@ -146,13 +168,22 @@ void BudgetRuntime::enforce_limit() {
   Bytes limit = kNoLimit;
   bool check = false;
   bool verify = false;
+  StashOptions stash;
   {
     const StorageTable::Lock lock = table_.lock();
     for (const auto& session : sessions_) {
-      limit = std::min(limit, session->limit);
+      const Bytes reserve = session->options.reserve_bytes;
+      limit = std::min(limit, session->limit == kNoLimit
+                                  ? kNoLimit
+                                  : session->limit - std::min(session->limit, reserve));
       check |= session->options.check_replays;
       verify |= session->options.verify_replay;
+      // Of several, the budget within says where to.
+      if (session->store_ != nullptr) stash.store = session->store_;
+      stash.pack |= session->options.pack;
+      stash.always |= session->options.always_put_away;
     }
+    stash_.configure(stash);
     room_.set_check(check);
     replayer_.set_check(check);
     op_recorder_.set_check(check);
@@ -187,6 +218,12 @@ void BudgetRuntime::forget_all() {
     for (const auto& record : dropped) {
       if (!record->held) record->lost = std::make_shared<std::string>(error.what());
     }
+  }
+  try {
+    static_.detach();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lowtide: memory that a budget had spilled cannot be had: %s\n",
+                 error.what());
   }
   hook::listen_to_ops(nullptr);
   hook::set_process_provider(nullptr);
@@ -231,10 +268,24 @@ void BudgetRuntime::mark_step() {
   end_step();
 }
 
+void BudgetRuntime::attach(const std::vector<at::Tensor>& tensors) {
+  const StorageTable::Lock lock = table_.lock();
+  if (!stash_.is_spilling()) {
+    throw UsageError("LT0316",
+                     "budget: attach() needs a spill directory: parameters, gradients and optimizer "
+                     "state leave memory only for a file. Give one with BudgetOptions::"
+                     "spill_directory, or budget(..., spill=DIR) in Python");
+  }
+  static_.attach(tensors);
+}
+
 void BudgetRuntime::end_step() {
+  static_.next_step();
   finish_tape();
   // Without a drop the step's peak was enough; with drops the limit was.
-  const std::uint64_t drops = journal_.counts().of(BudgetEvent::Kind::kDrop);
+  const BudgetJournal::Counts counts = journal_.counts();
+  const std::uint64_t drops =
+      counts.of(BudgetEvent::Kind::kDrop) + counts.of(BudgetEvent::Kind::kPutAway);
   if (!sessions_.empty()) {
     steps_.was_carried(drops == drops_before_step_ ? sessions_.front()->step_meter_.peak_bytes()
                                                    : ledger().limit());
@@ -250,6 +301,7 @@ void BudgetRuntime::end_step() {
   for (const auto& session : sessions_) {
     const Bytes peak = session->step_meter_.peak_bytes();
     session->step_meter_.reset_peak();
+    session->look_at_resident_memory();
     step_peak = std::max(step_peak, peak);
     session->step_ns_.push_back(ended.duration_ns);
     if (session->step_ns_.size() > kMostStepTimes) {
@@ -345,8 +397,13 @@ BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor, KeptVariable
   }
   auto record = table_.find_or_make(tensor.storage());
   if (record->block == nullptr) return {};
-  table_.add_saved(*record);
   if (!record->held) record->held = tensor.storage();
+  if (stash_.is_on()) {
+    // Elements of 16 bytes (complex numbers) are pairs of 8.
+    record->element_bytes = static_cast<std::uint8_t>(std::min<std::size_t>(tensor.element_size(), 8));
+    table_.graph().set_copy_cost(record->id, stash_.cost(*record));
+  }
+  table_.add_saved(*record);
   kept.geometry = TensorGeometry::of(tensor);
   if (variable.defined()) {
     kept.variable = std::move(variable);
@@ -381,6 +438,7 @@ c10::Storage BudgetRuntime::unpack(const Packed& packed, const KeptVariable& kep
   }
   if (!storage) storage = replayer_.bring_back({record}).front();
   journal_.deliver();
+  stash_.read_ahead(*record);
   if (recorder_.is_on() && packed.tape_tag != 0) {
     const StorageTable::Lock lock = table_.lock();
     recorder_.unpacked(packed.tape_tag);
@@ -434,16 +492,19 @@ struct BudgetRuntime::Freeing {
 };
 
 bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
+  if (Stash::is_reading_ahead()) return false;
   if (request.reason == hook::RoomRequest::Reason::kLimit && !Replayer::is_trying()) {
     const StorageTable::Lock lock = table_.lock();
     // A step that is known not to fit is refused before it is begun to be made to fit.
     const auto needed = steps_.lower_bound();
-    if (needed.has_value() && *needed > request.limit_bytes && !steps_.saw_backward()) {
+    if (needed.has_value() && *needed > request.limit_bytes && !steps_.saw_backward() &&
+        !stash_.is_spilling()) {
       refuse(request, true);
     }
   }
   Bytes freed = 0;
-  for (bool has_more = true; freed == 0 && has_more;) {
+  for (bool has_more = true, must_wait = false; freed == 0 && has_more;) {
+    if (must_wait) stash_.wait_for_write();
     const Freeing freeing{threads_freeing_};  // ends after the trash
     StorageTable::Trash trash;
     const StorageTable::Lock lock = table_.lock();
@@ -454,9 +515,13 @@ bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
       needed = request.request_bytes - std::min(request.request_bytes, left);
     }
     freed = room_.make(std::max<Bytes>(needed, 1), trash);
+    if (freed == 0 && !room_.has_more() && stash_.bytes_being_written() == 0) {
+      freed = static_.evict(std::max<Bytes>(needed, 1), trash);
+    }
     // What another thread drops is free in a moment.
-    has_more = room_.has_more() || threads_freeing_ > 0;
+    has_more = room_.has_more() || threads_freeing_ > 0 || stash_.bytes_being_written() > 0;
     if (freed > 0 || !trash.variables.empty()) freeing.begin();
+    must_wait = freed == 0 && stash_.bytes_being_written() > 0;
   }
   journal_.deliver();
   if (freed > 0) return true;
@@ -473,7 +538,7 @@ void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
   std::string held;
   {
     const StorageTable::Lock lock = table_.lock();
-    if (const auto known = steps_.smallest_budget()) {
+    if (const auto known = steps_.smallest_budget(); known.has_value() && !stash_.is_spilling()) {
       is_bound = *known < smallest && !is_early;
       smallest = is_early ? *known : std::max(smallest, *known);
     }
@@ -506,6 +571,11 @@ void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
                   .live_bytes = live.total(),
                   .begin_ns = now_ns()});
   }
+  std::string full_disk;
+  {
+    const StorageTable::Lock lock = table_.lock();
+    if (!stash_.problem().empty()) full_disk = concat(" Nothing more could be spilled: ", stash_.problem(), ".");
+  }
   const std::string why =
       is_early ? "a step like this one, seen before, cannot be made to fit"
                : "nothing more can be given back: what is live is in use, or cannot be made again";
@@ -513,7 +583,7 @@ void BudgetRuntime::refuse(const hook::RoomRequest& request, bool is_early) {
       "LT0301",
       concat("budget: cannot allocate ", format_bytes(request.request_bytes), " for ", asker,
              " within the limit of ", format_bytes(request.limit_bytes), ": ",
-             format_bytes(live.total()), " are live (", to_string(live), ") and ", why, ".", held,
+             format_bytes(live.total()), " are live (", to_string(live), ") and ", why, ".", full_disk, held,
              " The smallest budget for this step is ", is_bound ? "at least " : "",
              format_bytes(smallest), " (", smallest, " bytes)"),
       std::move(details));
@@ -594,6 +664,20 @@ BudgetReport BudgetRuntime::report(const BudgetSession& session) const {
   report.limit_bytes = session.limit == kNoLimit ? 0 : session.limit;
   report.share = session.share;
   report.peak_bytes = session.meter_.peak_bytes();
+  const Bytes resident_peak = resident_memory().peak;
+  const Bytes before = session.resident_before_.now;
+  // What rose during the budget is its own.
+  const bool is_new = resident_peak > session.resident_before_.peak;
+  const Bytes highest = is_new ? resident_peak : session.resident_peak_;
+  report.resident_growth_bytes = highest - std::min(highest, before);
+  report.outside_bytes = session.outside_bytes_;
+  if (is_new) {
+    const Bytes counted = std::max(report.peak_bytes, session.counted_peak_);
+    const Bytes accounted = counted - std::min(counted, session.counted_before_);
+    report.outside_bytes = std::max(
+        report.outside_bytes,
+        report.resident_growth_bytes - std::min(report.resident_growth_bytes, accounted));
+  }
   report.steps = steps_.index() - session.first_step_;
   report.step_ns = session.step_ns_;
   report.drops = since(Kind::kDrop);
@@ -602,6 +686,15 @@ BudgetReport BudgetRuntime::report(const BudgetSession& session) const {
   report.recompute_ns =
       now.ns[index(Kind::kRecompute)] - session.before_.ns[index(Kind::kRecompute)];
   report.refusals = since(Kind::kRefusal);
+  const StashCounts stashed = stash_.counts();
+  const StashCounts& earlier = session.stash_before_;
+  report.spilled_tensors = stashed.spilled_tensors - earlier.spilled_tensors;
+  report.spilled_bytes = stashed.spilled_bytes - earlier.spilled_bytes;
+  report.spill_wait_ns = stashed.wait_ns - earlier.wait_ns;
+  report.packed_tensors = stashed.packed_tensors - earlier.packed_tensors;
+  report.packed_bytes = stashed.packed_bytes - earlier.packed_bytes;
+  report.packed_into_bytes = stashed.packed_into_bytes - earlier.packed_into_bytes;
+  report.pack_ns = stashed.pack_ns - earlier.pack_ns;
   report.smallest_budget_bytes = steps_.largest_smallest_budget();
   report.budget_lower_bound_bytes = steps_.largest_lower_bound();
   report.program_holds = program_holds(report.program_bytes);

@@ -4,6 +4,8 @@
 //   ops          --OpRecorder-->       recipes in the StorageTable
 //   saved tensor --pack-->             record held by the runtime        (SavedTensorHold)
 //   allocation   --make_room--> Room   records dropped, or BudgetError   (AllocationGate)
+//                               Stash  or their bytes put elsewhere
+//                        StaticMemory    then parameters, gradients, state
 //   backward     --unpack-->           Replayer: ops run again
 //   steps        --StepWatch-->        TapeRecorder: a tape; from it the smallest budget
 //   all of it    --BudgetJournal-->    reports, events, log
@@ -21,10 +23,13 @@
 
 #include "lowtide/budget.h"
 #include "lowtide/memory_meter.h"
+#include "src/base/resident_memory.h"
 #include "src/fit/budget_journal.h"
 #include "src/fit/op_recorder.h"
 #include "src/fit/replayer.h"
 #include "src/fit/room.h"
+#include "src/fit/stash.h"
+#include "src/fit/static_memory.h"
 #include "src/fit/step_watch.h"
 #include "src/fit/storage_table.h"
 #include "src/hook/saved_tensor_hooks.h"
@@ -44,14 +49,22 @@ class BudgetSession {
 
  private:
   friend class BudgetRuntime;
+  void look_at_resident_memory();
   MemoryMeter meter_;       // over the session's life
   MemoryMeter step_meter_;  // over a step
   BudgetJournal::Counts before_;
+  StashCounts stash_before_;
+  ResidentMemory resident_before_;
+  Bytes counted_before_ = 0;  // with what is kept for reuse
+  Bytes resident_peak_ = 0;   // as far as it was seen
+  Bytes counted_peak_ = 0;
+  Bytes outside_bytes_ = 0;
   std::uint64_t first_step_ = 0;
   std::vector<std::uint64_t> step_ns_;
   std::list<BudgetJournal::Key> listeners_;
   std::unique_ptr<ChromeTrace> trace_;
-  std::optional<Tape> tape_;  // with options.tape_path
+  std::optional<Tape> tape_;           // with options.tape_path
+  std::shared_ptr<SpillStore> store_;  // with options.spill_directory
 };
 
 class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTensorProvider {
@@ -65,6 +78,8 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
   BudgetReport end(const std::shared_ptr<BudgetSession>& session);
   BudgetReport report(const BudgetSession& session) const;
   void mark_step();
+  // Throws UsageError (LT0316) when no budget of the process spills.
+  void attach(const std::vector<at::Tensor>& tensors);
   // hook::AllocationGate
   bool make_room(const hook::RoomRequest& request) override;
   // hook::SavedTensorProvider
@@ -105,6 +120,8 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
   StorageTable table_;
   BudgetJournal journal_;
   TapeRecorder recorder_;
+  Stash stash_;
+  StaticMemory static_;
   Room room_;
   Replayer replayer_;
   OpRecorder op_recorder_;

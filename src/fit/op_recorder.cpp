@@ -40,6 +40,9 @@ bool is_statistic_written(const hook::Operator& op, c10::ArrayRef<c10::IValue> i
 }  // namespace
 
 struct OpRecorder::Ticket final : hook::OpTicket {
+  explicit Ticket(StaticMemory& memory) : pins(memory) {}
+
+  StaticMemory::Pins pins;
   std::shared_ptr<OpCapture> capture;                              // null: not to be repeated
   std::vector<c10::Storage> input_storages;                        // of capture->inputs
   std::vector<std::shared_ptr<StorageRecord>> input_records;       // the same
@@ -111,8 +114,9 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
     const bool in_backward = hook::current_backward_id() != -1;
     phase_listener_(in_backward);
     const bool records = c10::GradMode::is_enabled() || !in_backward;
-    auto ticket = std::make_unique<Ticket>();
+    auto ticket = std::make_unique<Ticket>(static_);
     ticket->op = &op;
+    if (static_.is_on()) static_.pin(inputs, ticket->pins);
     ticket->is_update = is_update(inputs, in_backward);
     if (in_backward || ticket->is_update) observe_writes(op, inputs, in_backward);
     std::vector<at::Tensor> written;
@@ -232,10 +236,9 @@ void OpRecorder::prepare_write(const std::shared_ptr<StorageRecord>& record) {
     if (!record->id.valid()) return;
     for (const auto& other : table_.dependents(*record)) {
       if (other->held) pinned.push_back(other->held);
+      if (table_.has_contents(other->id)) continue;
       // What an earlier write has lost cannot come back; its unpack says so.
-      if (!table_.graph().is_there(other->id) && other->saved > 0 && other->lost == nullptr) {
-        dropped.push_back(other);
-      }
+      if (other->saved > 0 && other->lost == nullptr) dropped.push_back(other);
     }
   }
   if (!dropped.empty()) {
@@ -247,7 +250,7 @@ void OpRecorder::prepare_write(const std::shared_ptr<StorageRecord>& record) {
     }
     const StorageTable::Lock lock = table_.lock();
     for (const auto& other : dropped) {
-      if (other->id.valid() && !table_.graph().is_there(other->id) && other->lost == nullptr) {
+      if (other->id.valid() && !table_.has_contents(other->id) && other->lost == nullptr) {
         other->lost = std::make_shared<std::string>(problem);
       }
     }
@@ -256,8 +259,7 @@ void OpRecorder::prepare_write(const std::shared_ptr<StorageRecord>& record) {
   const StorageTable::Lock lock = table_.lock();
   if (!record->id.valid()) return;
   for (const auto& other : table_.dependents(*record)) {
-    if (other->id.valid() && table_.graph().is_there(other->id))
-      table_.lose_contents(*other, trash);
+    if (other->id.valid() && table_.has_contents(other->id)) table_.lose_contents(*other, trash);
   }
   if (record->id.valid()) table_.lose_contents(*record, trash);
 }

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "src/fit/static_memory.h"
 #include "src/fit/storage_table.h"
 #include "src/hook/op_observer.h"
 #include "src/observe/tape_recorder.h"
@@ -29,8 +30,9 @@ class Replayer;
 
 class OpRecorder final : public hook::OpListener {
  public:
-  OpRecorder(StorageTable& table, Replayer& replayer, TapeRecorder& recorder)
-      : table_(table), replayer_(replayer), recorder_(recorder) {}
+  OpRecorder(StorageTable& table, Replayer& replayer, StaticMemory& static_memory,
+             TapeRecorder& recorder)
+      : table_(table), replayer_(replayer), static_(static_memory), recorder_(recorder) {}
 
   std::unique_ptr<hook::OpTicket> before(const hook::Operator& op,
                                          c10::ArrayRef<c10::IValue> inputs) noexcept override;
@@ -68,6 +70,7 @@ class OpRecorder final : public hook::OpListener {
 
   StorageTable& table_;
   Replayer& replayer_;
+  StaticMemory& static_;
   TapeRecorder& recorder_;
   std::function<void(bool)> phase_listener_;
   bool verify_ = false;

@@ -1,6 +1,8 @@
 #include "src/fit/replayer.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <unordered_map>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "src/base/text.h"
 #include "src/hook/host.h"
 #include "src/hook/host_errors.h"
+#include "src/hook/op_observer.h"
 
 namespace lowtide {
 namespace {
@@ -55,6 +58,7 @@ class Replayer::Round {
   // False: an input went meanwhile.
   bool run() {
     plan();
+    for (const auto& target : copied_targets_) read_back(target);
     for (Step& step : steps_) {
       if (!run_step(step)) return false;
     }
@@ -99,7 +103,11 @@ class Replayer::Round {
     for (const auto& target : targets_) {
       if (!target->id.valid()) continue;
       keep(target, Hold::kHard);
-      if (!graph.is_there(target->id)) missing.push_back(target->id);
+      if (graph.is_copied(target->id)) {
+        copied_targets_.push_back(target);
+      } else if (!graph.is_there(target->id)) {
+        missing.push_back(target->id);
+      }
     }
     if (missing.empty()) return;
     const BringBackPlan& plan = owner_.planner_.plan(graph, missing);
@@ -152,10 +160,35 @@ class Replayer::Round {
     return true;
   }
 
+  // What the op reads of what records hold or the program does.
+  std::vector<c10::Storage> sources_of(const Step& step) {
+    std::vector<c10::Storage> sources;
+    const StorageTable::Lock lock = table_.lock();
+    for (const CapturedInput& input : step.capture->inputs) {
+      const auto& record = table_.record(input.storage);
+      if (record == nullptr) continue;
+      c10::Storage storage = record->held ? record->held : c10::Storage(record->storage.lock());
+      if (storage) sources.push_back(std::move(storage));
+    }
+    return sources;
+  }
+
   bool run_step(Step& step) {
     const OpCapture& capture = *step.capture;
     std::vector<c10::Storage> storages;
     std::vector<Kept> inputs;
+    StaticMemory::Pins pins(owner_.static_);
+    for (std::size_t i = 0; i < capture.inputs.size(); ++i) {
+      if (step.is_rebuilt[i]) continue;
+      std::shared_ptr<StorageRecord> record;
+      {
+        const StorageTable::Lock lock = table_.lock();
+        record = table_.record(capture.inputs[i].storage);
+        if (record == nullptr || !table_.graph().is_copied(record->id)) continue;
+      }
+      read_back(record);
+    }
+    if (owner_.static_.is_on()) owner_.static_.pin(sources_of(step), pins);
     {
       const StorageTable::Lock lock = table_.lock();
       if (!gather(step, storages)) return false;
@@ -192,7 +225,7 @@ class Replayer::Round {
         storage = tensor.storage();
       }
       made += storage.nbytes();
-      const bool arrives = arrive(capture, output, storage);
+      const bool arrives = arrive(capture, output, storage, trash);
       const auto entry = rebuilt_.find(output.storage.serial);
       if (entry == rebuilt_.end()) continue;
       // Once the record holds it, it may be dropped like any other.
@@ -222,6 +255,49 @@ class Replayer::Round {
     return true;
   }
 
+  // A storage whose bytes were put elsewhere is there again.
+  void read_back(const std::shared_ptr<StorageRecord>& record) {
+    std::shared_ptr<StashedBytes> copy;
+    Bytes bytes = 0;
+    {
+      const StorageTable::Lock lock = table_.lock();
+      if (!record->id.valid() || !table_.graph().is_copied(record->id)) return;
+      copy = record->copy;
+      bytes = table_.graph().bytes(record->id);
+    }
+    const std::uint64_t begin_ns = now_ns();
+    c10::Storage storage = copy->take();
+    if (!storage) {
+      const MemoryKind outer = hook::exchange_current_kind(MemoryKind::kSaved);
+      const auto restore_kind = c10::make_scope_exit([&] { hook::exchange_current_kind(outer); });
+      const hook::ObserverPause hidden;
+      storage = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte).storage();
+      copy->restore(storage.mutable_data());
+    }
+    const std::uint64_t duration_ns = now_ns() - begin_ns;
+    StorageTable::Trash trash;
+    const StorageTable::Lock lock = table_.lock();
+    // Another thread may have forgotten it meanwhile.
+    if (!record->id.valid() || !table_.graph().is_copied(record->id)) {
+      trash.storages.push_back(std::move(storage));
+      return;
+    }
+    table_.put_back(record, storage);
+    owner_.recorder_.resume(*record->block, record->tape_tag);
+    if (!record->copy->stays()) {
+      trash.copies.push_back(std::move(record->copy));
+      record->copy = nullptr;
+    }
+    table_.graph().set_copy_cost(record->id, owner_.stash_.cost(*record));
+    owner_.journal_.add({.kind = BudgetEvent::Kind::kReadBack,
+                         .step = owner_.step_,
+                         .op = record->made_by,
+                         .bytes = bytes,
+                         .live_bytes = hook::cpu_memory().ledger().live(),
+                         .begin_ns = begin_ns,
+                         .duration_ns = duration_ns});
+  }
+
   void release_if_done(const RecordName& name, StorageTable::Trash& trash) {
     const auto entry = rebuilt_.find(name.serial);
     if (entry == rebuilt_.end() || entry->second.uses > 0) return;
@@ -232,11 +308,12 @@ class Replayer::Round {
   }
 
   // The storage is a record's latest contents, which a saved tensor waits for: the record has it.
-  bool arrive(const OpCapture& capture, const CapturedOutput& output, const c10::Storage& storage) {
+  bool arrive(const OpCapture& capture, const CapturedOutput& output, const c10::Storage& storage,
+              StorageTable::Trash& trash) {
     RecipeGraph& graph = table_.graph();
     const auto& record = table_.record(output.storage);
     if (record == nullptr || record->saved == 0 || graph.is_there(record->id) ||
-        output.version != graph.version(record->id)) {
+        graph.is_copied(record->id) || output.version != graph.version(record->id)) {
       return false;
     }
     if (must_compare_ && is_opaque(capture.op, output)) {
@@ -251,13 +328,9 @@ class Replayer::Round {
                            "it (through numpy, a raw pointer or another library), or the op is not "
                            "repeatable. Clone the tensor before changing it that way"));
     }
-    record->held = storage;
-    table_.attach(record, storage);
-    LOWTIDE_ASSERT(record->block != nullptr);
+    if (record->copy != nullptr) trash.copies.push_back(std::move(record->copy));
+    table_.put_back(record, storage);
     owner_.recorder_.resume(*record->block, record->tape_tag);
-    hook::cpu_memory().ledger().retag(record->block->size_bytes, record->block->kind,
-                                      MemoryKind::kSaved);
-    graph.brought_back(record->id);
     return true;
   }
 
@@ -265,6 +338,7 @@ class Replayer::Round {
   StorageTable& table_;
   const StorageTable::Records& targets_;
   const Hold strength_;
+  std::vector<std::shared_ptr<StorageRecord>> copied_targets_;
   bool must_compare_ = false;  // a source has other memory than when it was recorded
   std::vector<Step> steps_;
   std::vector<Kept> kept_;

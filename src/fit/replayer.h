@@ -1,5 +1,6 @@
 #pragma once
-// Brings dropped storages back by running their recipes again.
+// Brings dropped storages back: reads those whose bytes were put elsewhere, runs the recipes of the
+// others again.
 //
 //   auto storages = replayer.bring_back({record});   // one for each target
 //
@@ -19,6 +20,7 @@
 
 #include "src/fit/budget_journal.h"
 #include "src/fit/room.h"
+#include "src/fit/static_memory.h"
 #include "src/fit/storage_table.h"
 #include "src/observe/tape_recorder.h"
 #include "src/plan/bring_back.h"
@@ -27,8 +29,14 @@ namespace lowtide {
 
 class Replayer {
  public:
-  Replayer(StorageTable& table, Room& room, BudgetJournal& journal, TapeRecorder& recorder)
-      : table_(table), room_(room), journal_(journal), recorder_(recorder) {}
+  Replayer(StorageTable& table, Room& room, Stash& stash, StaticMemory& static_memory,
+           BudgetJournal& journal, TapeRecorder& recorder)
+      : table_(table),
+        room_(room),
+        stash_(stash),
+        static_(static_memory),
+        journal_(journal),
+        recorder_(recorder) {}
 
   // All targets, in their order, there and kept from being dropped while the result lives. None of
   // Lowtide's locks may be held. Throws BudgetError (LT0301) when the limit is too small,
@@ -47,6 +55,8 @@ class Replayer {
 
   StorageTable& table_;
   Room& room_;
+  Stash& stash_;
+  StaticMemory& static_;
   BudgetJournal& journal_;
   TapeRecorder& recorder_;
   ForkableMutex<std::recursive_mutex> mutex_;

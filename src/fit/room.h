@@ -8,9 +8,12 @@
 // The bytes are free once the trash is. What can be dropped only once the trash is free is left for
 // another call: has_more() says so. All calls need the table's lock.
 
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "src/fit/budget_journal.h"
+#include "src/fit/stash.h"
 #include "src/fit/storage_table.h"
 #include "src/observe/tape_recorder.h"
 
@@ -18,11 +21,12 @@ namespace lowtide {
 
 class Room {
  public:
-  Room(StorageTable& table, BudgetJournal& journal, TapeRecorder& recorder)
-      : table_(table), journal_(journal), recorder_(recorder) {}
+  Room(StorageTable& table, Stash& stash, BudgetJournal& journal, TapeRecorder& recorder)
+      : table_(table), stash_(stash), journal_(journal), recorder_(recorder) {}
 
-  // Drops until `needed` bytes are freed or nothing is left, what is held softly last. When drops
-  // are not enough, gives up sources that are kept for recipes alone.
+  // Drops until `needed` bytes are freed, or on their way to the spill file, or nothing is left;
+  // what is held softly goes last. When drops are not enough, gives up sources that are kept for
+  // recipes alone. Returns what is free once the trash is; see Stash::wait_for_write().
   Bytes make(Bytes needed, StorageTable::Trash& trash);
   // Whether the last call let go of tensors (Note [Exchanged data]), so that another may drop more.
   bool has_more() const { return has_more_; }
@@ -34,11 +38,17 @@ class Room {
   void set_step(std::uint64_t step) { step_ = step; }
 
  private:
-  bool drop(StorageRecord& record, StorageTable::Trash& trash);
+  // The bytes that it frees; 0: a write is under way. nullopt: it cannot be dropped now.
+  std::optional<Bytes> drop(const std::shared_ptr<StorageRecord>& record, Way way,
+                            StorageTable::Trash& trash);
+  bool may_drop(StorageRecord& record, StorageTable::Trash& trash);
+  void write_ahead(StorageTable::Trash& trash);
   bool let_go_of_variables(StorageRecord& record, StorageTable::Trash& trash);
+  Bytes discard_packed(Bytes needed, StorageTable::Trash& trash);
   Bytes release_sources(Bytes needed, StorageTable::Trash& trash);
 
   StorageTable& table_;
+  Stash& stash_;
   BudgetJournal& journal_;
   TapeRecorder& recorder_;
   bool check_ = true;

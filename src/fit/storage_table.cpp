@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/base/assert.h"
+#include "src/fit/stash.h"
 #include "src/plan/online_policy.h"
 
 namespace lowtide {
@@ -82,6 +84,16 @@ void StorageTable::attach(const std::shared_ptr<StorageRecord>& record,
   if (record->block != nullptr) record->block->record = record.get();
 }
 
+void StorageTable::put_back(const std::shared_ptr<StorageRecord>& record,
+                            const c10::Storage& storage) {
+  record->held = storage;
+  attach(record, storage);
+  LOWTIDE_ASSERT(record->block != nullptr);
+  hook::cpu_memory().ledger().retag(record->block->size_bytes, record->block->kind,
+                                    MemoryKind::kSaved);
+  graph_->brought_back(record->id);
+}
+
 bool StorageTable::any_comes_and_goes(const std::vector<c10::Storage>& storages) const {
   if (!some_come_and_go_.load(std::memory_order_relaxed)) return false;
   const Lock guard = lock();
@@ -93,6 +105,7 @@ bool StorageTable::any_comes_and_goes(const std::vector<c10::Storage>& storages)
 
 void StorageTable::add_saved(StorageRecord& record) {
   if (record.saved++ == 0) ++saved_count_;
+  record.saved_at = ++last_saved_at_;
   graph_->set_droppable(record.id, true);
 }
 
@@ -198,6 +211,12 @@ void StorageTable::forget_if_unneeded(StorageRecord& record, Trash& trash) {
     trash.storages.push_back(std::move(record.held));
     record.held = c10::Storage();
   }
+  // What is made from it can be made from its recipe, too.
+  if (record.copy != nullptr && !(is_read && is_source)) {
+    if (graph_->is_copied(record.id) && is_read) graph_->copy_gone(record.id);
+    trash.copies.push_back(std::move(record.copy));
+    record.copy = nullptr;
+  }
   if (is_read) return;
   // While the program holds the bytes the record stays, for what it may yet be used for.
   if (record.block == nullptr) forget(record.id, trash);
@@ -220,6 +239,8 @@ void StorageTable::forget(StorageId first, Trash& trash) {
       foreign_.erase(entry);
     }
     if (record->held) trash.storages.push_back(std::move(record->held));
+    if (record->copy != nullptr) trash.copies.push_back(std::move(record->copy));
+    record->copy = nullptr;
     graph_->forgotten(id);
     records_[id.index()] = nullptr;
     record->id = StorageId();
@@ -254,7 +275,7 @@ void StorageTable::block_freed(StorageRecord& freed) noexcept {
     coming_and_going_.insert_or_assign(freed.storage._unsafe_get_target(), freed.storage);
     some_come_and_go_ = true;
     for (const auto& reader : dependents(freed)) {
-      if (reader->id.valid() && graph_->is_there(reader->id)) lose_contents(*reader, trash);
+      if (reader->id.valid() && has_contents(reader->id)) lose_contents(*reader, trash);
     }
     if (!freed.id.valid()) return;
   }
@@ -277,13 +298,13 @@ bool StorageTable::release_source(StorageRecord& source, Trash& trash) {
   Bytes stuck = 0;
   for (const StorageId id : graph_->direct_dependents(source.id)) {
     const auto& reader = record(id);
-    if (!graph_->is_there(id) || !graph_->stale_readers(id).empty()) return false;
+    if (!has_contents(id) || !graph_->stale_readers(id).empty()) return false;
     if (reader->saved > 0) stuck += graph_->bytes(id);
     readers.push_back(reader);
   }
   if (stuck > graph_->bytes(source.id)) return false;
   for (const auto& reader : readers) {
-    if (reader->id.valid() && graph_->is_there(reader->id)) lose_contents(*reader, trash);
+    if (reader->id.valid() && has_contents(reader->id)) lose_contents(*reader, trash);
   }
   // What was made from it and is gone already is of no use to anyone now.
   collect(trash);
@@ -334,6 +355,9 @@ void StorageTable::clear(Trash& trash) {
     record->block = nullptr;
     record->id = StorageId();
     if (record->saved == 0 && record->held) trash.storages.push_back(std::move(record->held));
+    if (record->copy != nullptr && (record->saved == 0 || record->held)) {
+      trash.copies.push_back(std::move(record->copy));
+    }
     trash.records.push_back(std::move(record));
   }
   for (auto& capture : captures_) trash.captures.push_back(std::move(capture));

@@ -35,6 +35,10 @@
 // then loses it. What was dropped already comes back if the storage has memory again and the
 // checksum says that the result is the same.
 //
+// Note [Copies]
+// A dropped storage whose bytes are kept elsewhere (stash.h) needs no recipe: it comes back by being
+// read, and counts as having its contents. A copy may outlast that, for the next drop.
+//
 // Locks: all calls but lock() and any_comes_and_goes() need the lock. No tensor or storage is freed
 // while it is held (a tensor with a Python wrapper takes the GIL when it goes): they are moved to a
 // Trash that is declared before the lock.
@@ -81,6 +85,8 @@ struct KeptVariable {
 };
 
 // What is known of one storage.
+class StashedBytes;
+
 struct StorageRecord final : hook::BlockRecord {
   explicit StorageRecord(StorageTable& owner) : table(owner) {}
   void block_freed(hook::MemoryBlock& block) noexcept override;
@@ -96,6 +102,9 @@ struct StorageRecord final : hook::BlockRecord {
   std::uint32_t saved = 0;                  // saved tensors that lie over it
   std::uint32_t depth = 0;                  // longest chain of ops in its making
   std::uint64_t checksum = 0;               // of the bytes, when they were dropped
+  std::shared_ptr<StashedBytes> copy;       // its bytes elsewhere; may stay when it is there again
+  std::uint64_t saved_at = 0;               // place in the order of saving, of the last saved tensor
+  std::uint8_t element_bytes = 1;           // of its saved tensors
   std::uint64_t tape_tag = 0;               // the dropped block's, for the tape recorder
   const char* made_by = "";                 // the op that made it, "" when not seen
   const char* made_at = "";                 // the program's line, "" when not known
@@ -144,6 +153,7 @@ class StorageTable {
     std::vector<at::Tensor> variables;
     std::vector<std::shared_ptr<const OpCapture>> captures;
     std::vector<std::shared_ptr<StorageRecord>> records;
+    std::vector<std::shared_ptr<StashedBytes>> copies;
   };
   using Records = std::vector<std::shared_ptr<StorageRecord>>;
 
@@ -171,8 +181,14 @@ class StorageTable {
   // See Note [Storages that come and go]. Takes the lock itself.
   bool any_comes_and_goes(const std::vector<c10::Storage>& storages) const;
 
-  // The block of a record that had none is there: after a bring-back.
-  void attach(const std::shared_ptr<StorageRecord>& record, const c10::Storage& storage);
+  // A record that is there has its bytes in another place now.
+  void moved(const std::shared_ptr<StorageRecord>& record, const c10::Storage& storage) {
+    attach(record, storage);
+  }
+  // Whether the bytes are to be had without running anything: there, or copied elsewhere.
+  bool has_contents(StorageId id) const { return graph_->is_there(id) || graph_->is_copied(id); }
+  // The bytes of a record that was dropped are there again.
+  void put_back(const std::shared_ptr<StorageRecord>& record, const c10::Storage& storage);
 
   // The op joins the recipes of what it wrote. False: it wrote over a source, or makes a longer
   // chain than kLongestChain; then it is not kept.
@@ -208,6 +224,7 @@ class StorageTable {
 
  private:
   friend struct StorageRecord;
+  void attach(const std::shared_ptr<StorageRecord>& record, const c10::Storage& storage);
   void block_freed(StorageRecord& record) noexcept;
   void forget(StorageId first, Trash& trash);
   void discard_unused(const std::vector<OpId>& ops, Trash& trash);
@@ -226,6 +243,7 @@ class StorageTable {
   std::size_t kept_by_collection_ = 0;
   std::size_t saved_count_ = 0;
   std::uint64_t last_serial_ = 0;
+  std::uint64_t last_saved_at_ = 0;
 };
 
 }  // namespace lowtide

@@ -165,6 +165,45 @@ void free_block(void* data) {
   g_cache.put(header, capacity, bytes_that_may_stay(0));
 }
 
+// A block from c10::alloc_cpu becomes a smaller one, elsewhere. False: the system has none.
+bool move_to_smaller(c10::StorageImpl& storage, BlockHeader& old, Bytes bytes) noexcept {
+  BlockHeader* header = nullptr;
+  try {
+    header = new (c10::alloc_cpu(bytes + kBlockHeaderBytes)) BlockHeader;
+  } catch (const c10::Error&) {
+    return false;
+  }
+  void* data = reinterpret_cast<char*>(header) + kBlockHeaderBytes;
+  c10::DataPtr& place = storage._mutable_data_ptr_no_checks();
+  std::memcpy(data, place.get_context(), bytes);
+  header->block = old.block;
+  header->block.size_bytes = bytes;
+  header->capacity = 0;
+  header->seal = seal_of(data, kLiveSeal);
+  void* old_data = place.release_context();
+  place = c10::DataPtr(data, data, &free_block, place.device());
+  c10::profiledCPUMemoryReporter().Delete(old_data);
+  c10::profiledCPUMemoryReporter().New(data, bytes);
+  const Bytes fewer = old.block.size_bytes - bytes;
+  old.seal = seal_of(old_data, kFreedSeal);
+  c10::free_cpu(&old);
+  g_ledger.subtract(fewer, header->block.kind);
+  return true;
+}
+
+// Cuts the end off a block of the cache's, as far as that is worth a block.
+void cut(BlockHeader& header, Bytes bytes) noexcept {
+  const Bytes fewer = header.block.size_bytes - bytes;
+  header.block.size_bytes = bytes;
+  g_ledger.subtract(fewer, header.block.kind);
+  const Bytes capacity =
+      BlockCache::capacity_for(std::max(bytes + kBlockHeaderBytes, BlockCache::kSmallest));
+  if (capacity + BlockCache::kSmallest > header.capacity) return;
+  const Bytes end_bytes = header.capacity - capacity;
+  header.capacity = capacity;
+  g_cache.put(reinterpret_cast<char*>(&header) + capacity, end_bytes, bytes_that_may_stay(0));
+}
+
 // "Error code 12 (Cannot allocate memory)" out of libtorch's message, or its first line.
 std::string system_reason(const std::string& message) {
   const std::size_t begin = message.find("Error code");
@@ -345,6 +384,19 @@ class CpuMemory final : public DeviceMemory {
   MemoryLedger& ledger() noexcept override { return g_ledger; }
 
   void trim_to_limit() noexcept override { g_cache.trim(bytes_that_may_stay(0)); }
+
+  bool shrink(c10::StorageImpl& storage, Bytes bytes) noexcept override {
+    const MemoryBlock* block = find_block(storage._mutable_data_ptr_no_checks());
+    if (block == nullptr || bytes == 0 || bytes >= block->size_bytes) return false;
+    BlockHeader* header = header_before(storage._mutable_data_ptr_no_checks().get_context());
+    if (header->capacity == 0) {
+      if (!move_to_smaller(storage, *header, bytes)) return false;
+    } else {
+      cut(*header, bytes);
+    }
+    storage.set_nbytes(bytes);
+    return true;
+  }
 
   void set_block_listener(BlockListener* listener) noexcept override {
     g_listener.store(listener, std::memory_order_release);

@@ -14,6 +14,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceType.h>
+#include <c10/core/StorageImpl.h>
 
 #include <cstdint>
 
@@ -97,6 +98,11 @@ class DeviceMemory {
 
   // Free blocks that are kept for reuse go back to the system as far as the limit asks for it.
   virtual void trim_to_limit() noexcept = 0;
+
+  // Keeps the first `bytes` of the storage's block, which nobody else may use meanwhile, and gives
+  // the others back at once. They may move. False: the memory is not from here, or the system has
+  // none to move them to; all is as it was.
+  virtual bool shrink(c10::StorageImpl& storage, Bytes bytes) noexcept = 0;
 
   // One at a time; null takes it away. It must live for ever: a call may be under way.
   virtual void set_block_listener(BlockListener* listener) noexcept = 0;

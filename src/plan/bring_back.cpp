@@ -7,6 +7,7 @@
 #include "src/plan/bring_back.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "src/base/assert.h"
 
@@ -14,6 +15,7 @@ namespace lowtide {
 
 const BringBackPlan& BringBackPlanner::plan(const RecipeGraph& graph,
                                             std::span<const StorageId> targets) {
+  plan_.reads.clear();
   plan_.ops.clear();
   plan_.rebuilds.clear();
   plan_.cost_ns = 0;
@@ -22,14 +24,18 @@ const BringBackPlan& BringBackPlanner::plan(const RecipeGraph& graph,
   if (++epoch_ == 0) {  // wrapped: old marks would look new
     std::fill(storage_mark_.begin(), storage_mark_.end(), 0);
     std::fill(op_mark_.begin(), op_mark_.end(), 0);
+    std::fill(read_mark_.begin(), read_mark_.end(), 0);
     epoch_ = 1;
   }
   storage_mark_.resize(graph.storage_slots(), 0);
   wanted_version_.resize(graph.storage_slots(), 0);
   op_mark_.resize(graph.op_slots(), 0);
+  read_mark_.resize(graph.storage_slots(), 0);
 
   for (const StorageId target : targets) {
-    if (!graph.is_there(target)) stack_.push_back({target, graph.version(target)});
+    const std::uint32_t version = graph.version(target);
+    if (graph.is_there(target) || is_read_back(graph, target, version)) continue;
+    stack_.push_back({target, version});
   }
   while (!stack_.empty()) {
     const Need need = stack_.back();
@@ -53,6 +59,7 @@ const BringBackPlan& BringBackPlanner::plan(const RecipeGraph& graph,
         if (!read.storage.valid()) return;
         const bool as_read = read.version == graph.version(read.storage);
         if (graph.is_there(read.storage) && as_read) return;
+        if (is_read_back(graph, read.storage, read.version)) return;
         stack_.push_back({read.storage, read.version});
       });
       return true;
@@ -66,6 +73,13 @@ const BringBackPlan& BringBackPlanner::plan(const RecipeGraph& graph,
     plan_.rebuilds.push_back({id, version, graph.is_there(id) || version != graph.version(id)});
   }
   return plan_;
+}
+
+// Whether the storage comes back by being read; it joins the plan.
+bool BringBackPlanner::is_read_back(const RecipeGraph& graph, StorageId id, std::uint32_t version) {
+  if (!graph.is_copied(id) || version != graph.version(id)) return false;
+  if (std::exchange(read_mark_[id.index()], epoch_) != epoch_) plan_.reads.push_back(id);
+  return true;
 }
 
 BringBackPlan bring_back_plan(const RecipeGraph& graph, std::span<const StorageId> targets) {

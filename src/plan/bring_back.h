@@ -13,7 +13,8 @@
 // the ops of its recipe up to that version run into a temporary block. In the order of running,
 // each reader finds the version it read.
 //
-// A storage without recipe must be there; one that is dropped is a bug (LT0001).
+// A storage that is copied elsewhere is read from there, before the ops that need it, and nothing is
+// run for it. A storage without recipe must be there or copied; one that is dropped is a bug (LT0001).
 
 #include <cstdint>
 #include <span>
@@ -31,6 +32,7 @@ struct Rebuild {
 };
 
 struct BringBackPlan {
+  std::vector<StorageId> reads;   // copied storages that must be read back, in no order
   std::vector<OpId> ops;          // in the order of running
   std::vector<Rebuild> rebuilds;  // every storage the ops write into that was not there, and asides
   std::uint64_t cost_ns = 0;      // of the ops together
@@ -49,11 +51,14 @@ class BringBackPlanner {
     StorageId storage;
     std::uint32_t version;
   };
+  bool is_read_back(const RecipeGraph& graph, StorageId id, std::uint32_t version);
+
   std::vector<Need> stack_;
   std::vector<std::uint32_t> storage_mark_;    // epoch in which wanted_ was set
   std::vector<std::uint32_t> wanted_version_;  // by storage, in this epoch
   std::vector<std::uint32_t> op_mark_;
   std::vector<StorageId> wanted_;
+  std::vector<std::uint32_t> read_mark_;
   std::uint32_t epoch_ = 0;
   BringBackPlan plan_;
 };

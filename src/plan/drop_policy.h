@@ -25,12 +25,15 @@ class DropPolicy {
   virtual void on_added(StorageId id) = 0;
   // Droppable, released, held, and whether it has a recipe: any of them may have changed.
   virtual void on_state(StorageId id) = 0;
+  virtual void on_copy_cost(StorageId id) { on_state(id); }
   virtual void on_used(StorageId id) = 0;
   virtual void on_dropped(StorageId id) = 0;
   virtual void on_brought_back(StorageId id) = 0;
   virtual void on_forgotten(StorageId id) = 0;
 
   virtual std::optional<StorageId> next_victim(Bytes bytes_needed, std::uint64_t clock_ns) = 0;
+  // How the victim should go. Called after next_victim() has named it, before anything else.
+  virtual Way way(StorageId) const { return Way::kRecompute; }
   virtual void on_denied(StorageId id, std::uint64_t clock_ns) = 0;
 };
 

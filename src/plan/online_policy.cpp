@@ -31,6 +31,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "src/plan/score_buckets.h"
@@ -52,6 +53,7 @@ struct Slot {
   std::uint64_t denied_in = 0;   // run_ in which it was last denied
   std::uint64_t due = 0;         // tick at which a parked one is asked for again
   Where where = Where::kNowhere;
+  Way way = Way::kRecompute;  // the better one when it was last weighed
   std::uint8_t denials = 0;
   bool seen_released = false;
   bool needed = false;               // not there, and asked for again or read by what is needed
@@ -105,6 +107,11 @@ class OnlinePolicy::Impl {
     }
   }
 
+  void on_copy_cost(StorageId id) {
+    on_state(id);
+    reweigh_soon(id);
+  }
+
   void on_dropped(StorageId id) {
     ++changes_;
     ++run_;
@@ -144,6 +151,8 @@ class OnlinePolicy::Impl {
     }
   }
 
+  Way way(StorageId id) const { return slots_[id.index()].way; }
+
   void on_denied(StorageId id) {
     take_out(id);
     Slot& slot = slots_[id.index()];
@@ -164,7 +173,7 @@ class OnlinePolicy::Impl {
   static bool later(const Parked& a, const Parked& b) { return a.due > b.due; }
 
   bool eligible(StorageId id) const {
-    return graph_->is_there(id) && graph_->is_droppable(id) && graph_->has_recipe(id) &&
+    return graph_->is_there(id) && graph_->is_droppable(id) && graph_->can_be_dropped(id) &&
            graph_->bytes(id) > 0 && !graph_->is_held(id, Hold::kHard);
   }
 
@@ -268,18 +277,38 @@ class OnlinePolicy::Impl {
   void weigh(StorageId id) {
     take_out(id);
     if (!eligible(id)) return;
-    start_walk();
-    double cost_ns = options_.child_weight * descendants_ns(id) + ancestors_ns(id);
-    cost_ns = std::max(cost_ns, 1.0);
-    const float density = static_cast<float>(cost_ns / static_cast<double>(graph_->bytes(id)));
+    Slot& slot = slots_[id.index()];
     Where where = Where::kRegular;
     if (graph_->is_held(id, Hold::kSoft)) {
       where = Where::kSoft;
-    } else if (graph_->is_released(id) && slots_[id.index()].needed_readers == 0) {
+    } else if (graph_->is_released(id) && slot.needed_readers == 0 && graph_->has_recipe(id)) {
       where = Where::kFree;
     }
-    slots_[id.index()].weighed_at = changes_;
+    float density = std::numeric_limits<float>::max();
+    if (graph_->has_recipe(id)) {
+      start_walk();
+      const double cost_ns = options_.child_weight * descendants_ns(id) + ancestors_ns(id);
+      density = cost_per_byte(cost_ns, graph_->bytes(id));
+      slot.way = Way::kRecompute;
+    }
+    // A copy is read back as it is: nothing that was dropped makes that dearer.
+    const auto& copy = graph_->copy_cost(id);
+    if (copy.has_value() && where != Where::kFree) {
+      double cost_ns = static_cast<double>(copy->away_ns) + static_cast<double>(copy->back_ns);
+      if (slot.needed_readers > 0) {
+        cost_ns += options_.child_weight * static_cast<double>(copy->back_ns);
+      }
+      const float by_copy = cost_per_byte(cost_ns, graph_->bytes(id) - copy->kept_bytes);
+      if (by_copy < density || !graph_->has_recipe(id)) {
+        density = by_copy;
+        slot.way = Way::kCopy;
+      }
+    }
+    slot.weighed_at = changes_;
     put(id, where, density);
+  }
+  static float cost_per_byte(double cost_ns, Bytes bytes) {
+    return static_cast<float>(std::max(cost_ns, 1.0) / static_cast<double>(bytes));
   }
 
   void start_walk() {
@@ -340,6 +369,10 @@ class OnlinePolicy::Impl {
       const double weight = at == id                  ? 1.0
                             : graph_->is_released(at) ? options_.dead_weight
                                                       : options_.live_weight;
+      if (graph_->is_copied(at)) {
+        total += weight * static_cast<double>(graph_->copy_cost(at)->back_ns);
+        continue;
+      }
       graph_->for_recipe(at, [&](OpId op, std::uint32_t) {
         if (!mark(op)) return true;
         total += weight * static_cast<double>(graph_->cost_ns(op));
@@ -392,7 +425,9 @@ class OnlinePolicy::Impl {
       const StorageId id = stack_.back();
       stack_.pop_back();
       Slot& slot = slots_[id.index()];
-      const bool needed = !graph_->is_there(id) && !(forgotten && id == first) &&
+      // What is copied needs nothing of what it was made from.
+      const bool needed = !graph_->is_there(id) && !graph_->is_copied(id) &&
+                          !(forgotten && id == first) &&
                           (!graph_->is_released(id) || slot.needed_readers > 0);
       if (needed == slot.needed) continue;
       slot.needed = needed;
@@ -466,6 +501,7 @@ OnlinePolicy::~OnlinePolicy() = default;
 void OnlinePolicy::attach(const RecipeGraph& graph) { impl_->attach(graph); }
 void OnlinePolicy::on_added(StorageId id) { impl_->on_added(id); }
 void OnlinePolicy::on_state(StorageId id) { impl_->on_state(id); }
+void OnlinePolicy::on_copy_cost(StorageId id) { impl_->on_copy_cost(id); }
 void OnlinePolicy::on_used(StorageId) {}  // read from the graph when the storage is met at a top
 void OnlinePolicy::on_dropped(StorageId id) { impl_->on_dropped(id); }
 void OnlinePolicy::on_brought_back(StorageId id) { impl_->on_brought_back(id); }
@@ -473,6 +509,7 @@ void OnlinePolicy::on_forgotten(StorageId id) { impl_->on_forgotten(id); }
 std::optional<StorageId> OnlinePolicy::next_victim(Bytes, std::uint64_t clock_ns) {
   return impl_->next_victim(clock_ns);
 }
+Way OnlinePolicy::way(StorageId id) const { return impl_->way(id); }
 void OnlinePolicy::on_denied(StorageId id, std::uint64_t) { impl_->on_denied(id); }
 
 }  // namespace lowtide

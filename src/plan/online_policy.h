@@ -11,6 +11,10 @@
 //   C     times of the ops of its dropped descendants that are still needed: their way back would
 //         get longer
 //   idle  clock - last use by the program (replays do not count), plus 1 us
+// Where a copy elsewhere is possible and costs less (CopyCost: away and back, and `child_weight` of
+// the way back when something dropped would be rebuilt from it), that is the cost and the way, and
+// the bytes are what the drop frees beyond the copy. A copied ancestor costs its way back, no more.
+//
 // The lowest score goes first. Before all others go released storages from which nothing dropped
 // and still wanted would be rebuilt; after all others those held softly.
 //
@@ -39,11 +43,13 @@ class OnlinePolicy final : public DropPolicy {
   void attach(const RecipeGraph& graph) override;
   void on_added(StorageId id) override;
   void on_state(StorageId id) override;
+  void on_copy_cost(StorageId id) override;
   void on_used(StorageId id) override;
   void on_dropped(StorageId id) override;
   void on_brought_back(StorageId id) override;
   void on_forgotten(StorageId id) override;
   std::optional<StorageId> next_victim(Bytes bytes_needed, std::uint64_t clock_ns) override;
+  Way way(StorageId id) const override;
   void on_denied(StorageId id, std::uint64_t clock_ns) override;
 
  private:

@@ -135,6 +135,11 @@ void RecipeGraph::set_droppable(StorageId id, bool droppable) {
   policy_->on_state(id);
 }
 
+void RecipeGraph::set_copy_cost(StorageId id, const std::optional<CopyCost>& cost) {
+  node(id).copy = cost;
+  policy_->on_copy_cost(id);
+}
+
 void RecipeGraph::released(StorageId id) {
   StorageNode& storage = node(id);
   storage.released = true;
@@ -154,10 +159,18 @@ std::optional<StorageId> RecipeGraph::next_useless() {
   return std::nullopt;
 }
 
-void RecipeGraph::dropped(StorageId id) {
+void RecipeGraph::dropped(StorageId id, Way way) {
   StorageNode& storage = node(id);
-  LOWTIDE_ASSERT(storage.there && storage.first_write != kNil);
+  LOWTIDE_ASSERT(storage.there && (way == Way::kCopy || storage.first_write != kNil));
   storage.there = false;
+  storage.copied = way == Way::kCopy;
+  policy_->on_dropped(id);
+}
+
+void RecipeGraph::copy_gone(StorageId id) {
+  StorageNode& storage = node(id);
+  LOWTIDE_ASSERT(storage.copied && storage.first_write != kNil);
+  storage.copied = false;
   policy_->on_dropped(id);
 }
 
@@ -165,6 +178,7 @@ void RecipeGraph::brought_back(StorageId id) {
   StorageNode& storage = node(id);
   LOWTIDE_ASSERT(!storage.there);
   storage.there = true;
+  storage.copied = false;
   policy_->on_brought_back(id);
 }
 
@@ -174,7 +188,7 @@ void RecipeGraph::set_cost(OpId op, std::uint64_t cost_ns) {
 }
 
 void RecipeGraph::strip_recipe(StorageId id) {
-  LOWTIDE_ASSERT(node(id).there);
+  LOWTIDE_ASSERT(node(id).there || node(id).copied);
   drop_writes(id);
   policy_->on_state(id);
 }
@@ -268,6 +282,8 @@ bool RecipeGraph::is_held(StorageId id, Hold strength) const {
 std::optional<StorageId> RecipeGraph::next_victim(Bytes bytes_needed, std::uint64_t clock_ns) {
   return policy_->next_victim(bytes_needed, clock_ns);
 }
+
+Way RecipeGraph::way(StorageId victim) const { return policy_->way(victim); }
 
 void RecipeGraph::deny(StorageId id, std::uint64_t clock_ns) {
   node(id);

@@ -32,6 +32,8 @@
 //                           checkpoint to rebuild others from; it is the cheapest to go
 //   held, hard or soft      hard: an input of the op that runs now. soft: the rest of a bring-back
 //                           needs it; dropped only when nothing else is left
+//   copied                  not there, but its bytes are kept elsewhere (a spill file, a packed
+//                           form): it comes back by being read, and needs no recipe for that
 //
 // Not thread-safe: the feeder's lock guards it. Bytes, costs and order only; no torch, no clock of
 // its own. Every call is O(1) or O(log n) but for what its comment says. Ids are dense and are
@@ -51,6 +53,19 @@ namespace lowtide {
 class DropPolicy;
 
 enum class Hold : std::uint8_t { kSoft, kHard };
+
+// How a storage comes back after a drop.
+enum class Way : std::uint8_t {
+  kRecompute,  // its recipe runs again
+  kCopy,       // its bytes are read from where they were put
+};
+
+// What it takes to drop a storage by putting its bytes elsewhere.
+struct CopyCost {
+  std::uint64_t away_ns = 0;
+  std::uint64_t back_ns = 0;
+  Bytes kept_bytes = 0;  // what the copy takes of the memory that the drop shall free
+};
 
 class RecipeGraph {
  public:
@@ -90,22 +105,28 @@ class RecipeGraph {
   // The program (not a replay) used it. Clocks never run backwards.
   void used(StorageId id, std::uint64_t clock_ns);
 
-  // Whether the storage may be proposed by next_victim(). Ignored for storages with no recipe:
-  // they are never proposed.
+  // Whether the storage may be proposed by next_victim(). Ignored for storages with no recipe that
+  // cannot be copied: they are never proposed.
   void set_droppable(StorageId id, bool droppable);
+
+  // The storage can also be dropped by a copy, at this cost; nullopt: it cannot, which is so at
+  // first.
+  void set_copy_cost(StorageId id, const std::optional<CopyCost>& cost);
 
   // No one will ask for it again: neither the program nor a saved tensor. Droppable from now on
   // if it has a recipe.
   void released(StorageId id);
 
-  void dropped(StorageId id);       // its bytes are gone; must be there and have a recipe
+  // Its bytes are gone; must be there. By recompute it must have a recipe.
+  void dropped(StorageId id, Way way = Way::kRecompute);
+  void copy_gone(StorageId id);     // a copied storage with a recipe is not copied any more
   void brought_back(StorageId id);  // its bytes are there again, at the latest version
 
   // A measured cost replaces the old one (a replay may show that the first run was a slow one).
   void set_cost(OpId op, std::uint64_t cost_ns);
 
   // Its recipe no longer holds (an unseen write, an op not known to be repeatable): the storage is
-  // a source from now on. Must be there. Other recipes that read older versions of it: the feeder
+  // a source from now on. Must be there or copied. Other recipes that read older versions of it: the feeder
   // must strip those too (stale_readers() lists them).
   void strip_recipe(StorageId id);
 
@@ -129,6 +150,8 @@ class RecipeGraph {
   // is left. Does not mark it dropped: follow with dropped() or deny(). nullopt: nothing is left.
   // `bytes_needed` is what is missing, a hint.
   std::optional<StorageId> next_victim(Bytes bytes_needed, std::uint64_t clock_ns);
+  // The way in which the victim goes at least cost.
+  Way way(StorageId victim) const;
 
   // The victim cannot be dropped just now: someone else still holds it. It is asked for again
   // after a while that doubles each time, or sooner if set_droppable(id, true) says so, and before
@@ -140,6 +163,15 @@ class RecipeGraph {
 
   Bytes bytes(StorageId id) const { return storages_[id.index()].bytes; }
   bool is_there(StorageId id) const { return storages_[id.index()].there; }
+  // Not there, and comes back by being read.
+  bool is_copied(StorageId id) const { return storages_[id.index()].copied; }
+  // Lost if nothing holds it: neither there, nor copied, nor with a recipe.
+  bool can_be_dropped(StorageId id) const {
+    return has_recipe(id) || storages_[id.index()].copy.has_value();
+  }
+  const std::optional<CopyCost>& copy_cost(StorageId id) const {
+    return storages_[id.index()].copy;
+  }
   bool is_droppable(StorageId id) const { return storages_[id.index()].droppable; }
   bool is_released(StorageId id) const { return storages_[id.index()].released; }
   bool is_held(StorageId id, Hold strength) const;
@@ -222,6 +254,8 @@ class RecipeGraph {
     std::uint32_t version = 0;
     std::uint16_t hard_holds = 0;
     std::uint16_t soft_holds = 0;
+    std::optional<CopyCost> copy;
+    bool copied = false;
     bool used = false;
     bool there = false;
     bool droppable = false;

@@ -39,6 +39,7 @@ struct TrainOptions {
   std::int64_t num_cp = 0;                  // encoder layers to checkpoint; never changes results
   bool num_cp_auto = false;                 // choose the smallest that fits `budget`
   std::optional<BudgetLimit> budget;        // what the steps may take; enforced
+  std::string spill_directory;              // "": nothing is spilled
   std::int64_t save_every = 100;            // steps between checkpoints; 0: only at the end
   int threads = 0;                          // 0: libtorch's own choice
 };

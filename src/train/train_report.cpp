@@ -53,6 +53,17 @@ std::string budget_lines(const BudgetReport& budget) {
   text += concat("  dropped          ", budget.drops, " tensors, ",
                  format_bytes(budget.dropped_bytes), "\n  run again        ", budget.recomputed_ops,
                  " ops, ", fixed(double(budget.recompute_ns) * 1e-6, 0), " ms\n");
+  if (budget.spilled_tensors > 0) {
+    text += concat("  spilled          ", budget.spilled_tensors, " tensors, ",
+                   format_bytes(budget.spilled_bytes), ", waited ",
+                   fixed(double(budget.spill_wait_ns) * 1e-6, 0), " ms\n");
+  }
+  if (budget.packed_tensors > 0) {
+    text += concat("  packed           ", budget.packed_tensors, " tensors, ",
+                   format_bytes(budget.packed_bytes), " to ",
+                   format_bytes(budget.packed_into_bytes), ", ",
+                   fixed(double(budget.pack_ns) * 1e-6, 0), " ms\n");
+  }
   if (budget.smallest_budget_bytes > 0) {
     text += concat("  would do          ", format_bytes(budget.smallest_budget_bytes), "\n");
   }

@@ -131,6 +131,12 @@ std::unique_ptr<RunState> start(const TrainOptions& options, const Dataset& data
   return state;
 }
 
+BudgetOptions budget_options(const TrainOptions& options) {
+  BudgetOptions chosen;
+  chosen.spill_directory = options.spill_directory;
+  return chosen;
+}
+
 // Peak of the forward and backward pass of the next step; leaves the state as it was.
 MemoryByKind measure_step(RunState& state, const Dataset& data, std::int64_t num_cp) {
   const at::Tensor generator = generator_state();
@@ -241,6 +247,10 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
   if (!options.resume.empty()) saved = load_run(options.resume);
   const TrainSettings settings =
       saved ? settings_for_resuming(options, saved->settings) : settings_for(options);
+  if (!options.spill_directory.empty() && !options.budget) {
+    throw UsageError("LT0526",
+                     "--spill needs --budget: without a limit nothing has to leave memory");
+  }
   if (options.num_cp_auto && (!options.budget || options.budget->is_share())) {
     throw UsageError("LT0522",
                      "cannot choose num_cp by itself: --num-cp auto needs the bytes that "
@@ -268,7 +278,7 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
   report.checkpoint = checkpoint.string();
 
   std::optional<MemoryBudget> budget;
-  if (options.budget) budget.emplace(*options.budget);
+  if (options.budget) budget.emplace(*options.budget, budget_options(options));
   MemoryMeter run_meter;
   MemoryMeter step_meter;
   while (std::ssize(state->records) < settings.steps) {
@@ -367,7 +377,7 @@ CompareReport compare_steps(const TrainOptions& options, const TrainListener& li
   Bytes limit = 0;
   if (options.budget) {
     limit = limit_of_step(*options.budget, *state, report.plain_peak.total());
-    const MemoryBudget budget(limit);
+    const MemoryBudget budget(limit, budget_options(options));
     report.reduced_peak = measure_step(*state, data, report.num_cp);
     report.budget = budget.report();
   } else {
@@ -384,7 +394,7 @@ CompareReport compare_steps(const TrainOptions& options, const TrainListener& li
       set_generator_state(generator);
       std::optional<MemoryBudget> budget;
       // The plain step's gradients are kept for comparing.
-      if (reduced && options.budget) budget.emplace(limit + bytes_of(plain_gradients));
+      if (reduced && options.budget) budget.emplace(limit + bytes_of(plain_gradients), budget_options(options));
       const Clock::time_point began = Clock::now();
       const StepRecord record = compute_gradients(*state, data, step);
       (reduced ? reduced_seconds : plain_seconds).push_back(seconds_since(began));

@@ -232,7 +232,7 @@ TEST_CASE("events tell every drop, recomputation, refusal and step; the trace fi
   const at::Tensor w = weight();
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() / "lowtide_budget_trace_test.json";
-  std::array<std::uint64_t, 4> seen{};
+  std::array<std::uint64_t, 6> seen{};
   BudgetReport report;
   {
     BudgetOptions options;
@@ -296,7 +296,9 @@ TEST_CASE("a report as JSON has its documented keys") {
   const Json report = parse_json(budget.report().to_json());
   for (const char* key :
        {"limit_bytes", "share", "peak_bytes", "steps", "step_ns", "drops", "dropped_bytes",
-        "recomputed_ops", "recompute_ns", "refusals", "smallest_budget_bytes",
+        "recomputed_ops", "recompute_ns", "resident_growth_bytes", "outside_bytes",
+        "spilled_tensors", "spilled_bytes", "spill_wait_ns", "packed_tensors", "packed_bytes",
+        "packed_into_bytes", "pack_ns", "refusals", "smallest_budget_bytes",
         "budget_lower_bound_bytes", "program_bytes", "program_holds"}) {
     CAPTURE(key);
     CHECK(report.find(key) != nullptr);

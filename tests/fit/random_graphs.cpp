@@ -241,7 +241,8 @@ void clear_stopped_backward() { at::ones({1}).requires_grad_(true).sum().backwar
 
 // `limit` gives the budget from the bytes that are live before the first step; nullopt: plain.
 template <class Limit>
-Outcome run(const GraphProgram& program, const std::optional<Limit>& limit) {
+Outcome run(const GraphProgram& program, const std::optional<Limit>& limit,
+            const BudgetOptions& options = {}) {
   Outcome outcome;
   {
     Machine machine(program);
@@ -250,7 +251,7 @@ Outcome run(const GraphProgram& program, const std::optional<Limit>& limit) {
     std::optional<MemoryBudget> budget;
     if (limit.has_value()) {
       outcome.limit_bytes = (*limit)(outcome.start_bytes);
-      budget.emplace(outcome.limit_bytes);
+      budget.emplace(outcome.limit_bytes, options);
     }
     MemoryMeter meter;
     meter.reset_peak();
@@ -632,7 +633,7 @@ GraphProgram random_program(std::uint64_t seed) {
 }
 
 GraphFault find_fault(const GraphProgram& program, const std::vector<double>& fractions,
-                      GraphStatistics& statistics) {
+                      GraphStatistics& statistics, const BudgetOptions& options) {
   using FaultKind = GraphFault::Kind;
   const Outcome plain = run_plain(program);
   const auto& list = program.instructions;
@@ -658,9 +659,11 @@ GraphFault find_fault(const GraphProgram& program, const std::vector<double>& fr
       const auto above = static_cast<double>(plain.peak_bytes - plain.start_bytes);
       return start + static_cast<Bytes>(fraction * above);
     };
-    const Outcome budgeted = run(program, std::optional(limit));
+    const Outcome budgeted = run(program, std::optional(limit), options);
     statistics.drops += budgeted.report.drops;
     statistics.recomputed_ops += budgeted.report.recomputed_ops;
+    statistics.spilled_tensors += budgeted.report.spilled_tensors;
+    statistics.packed_tensors += budgeted.report.packed_tensors;
     if (!budgeted.error.empty()) {
       std::string at = budgeted.where < list.size() ? list[budgeted.where].op->name : "the end";
       return fault(
@@ -692,12 +695,13 @@ GraphFault find_fault(const GraphProgram& program, const std::vector<double>& fr
   return refused_at_one;
 }
 
-GraphProgram shrink(const GraphProgram& program, const GraphFault& fault) {
+GraphProgram shrink(const GraphProgram& program, const GraphFault& fault,
+                    const BudgetOptions& options) {
   const std::vector<double> fractions{1,   0.9, 0.8,  0.75, 0.7,  0.65, 0.6, 0.55,
                                       0.5, 0.4, 0.45, 0.35, 0.25, 0.3,  0.15};
   const auto still_fails = [&](const GraphProgram& candidate) {
     GraphStatistics ignored;
-    return find_fault(candidate, fractions, ignored).kind == fault.kind;
+    return find_fault(candidate, fractions, ignored, options).kind == fault.kind;
   };
   GraphProgram best = program;
   for (bool smaller = true; smaller;) {

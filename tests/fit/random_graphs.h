@@ -75,6 +75,8 @@ struct GraphStatistics {
   std::uint64_t refused_at_one = 0;
   std::uint64_t drops = 0;
   std::uint64_t recomputed_ops = 0;
+  std::uint64_t spilled_tensors = 0;
+  std::uint64_t packed_tensors = 0;
   std::uint64_t finite_losses = 0;
   std::uint64_t losses = 0;
 };
@@ -99,9 +101,10 @@ struct GraphFault {
 // Runs the program plain, then under budgets of live + f * (plain peak - live) bytes for each f,
 // and says what went wrong first; a refusal at f = 1 only when nothing worse did.
 GraphFault find_fault(const GraphProgram& program, const std::vector<double>& fractions,
-                      GraphStatistics& statistics);
+                      GraphStatistics& statistics, const BudgetOptions& options = {});
 
 // The smallest program found that has a fault of the same kind.
-GraphProgram shrink(const GraphProgram& program, const GraphFault& fault);
+GraphProgram shrink(const GraphProgram& program, const GraphFault& fault,
+                    const BudgetOptions& options = {});
 
 }  // namespace lowtide

@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <string>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -37,9 +38,10 @@ std::string name_of(GraphFault::Kind kind) {
   return "";
 }
 
-std::string describe(std::uint64_t seed, const GraphProgram& program, const GraphFault& fault) {
+std::string describe(std::uint64_t seed, const GraphProgram& program, const GraphFault& fault,
+                     const BudgetOptions& options) {
   return "random program " + std::to_string(seed) + " at " + std::to_string(fault.fraction) + ": " +
-         name_of(fault.kind) + ": " + fault.text + "\n" + shrink(program, fault).to_text();
+         name_of(fault.kind) + ": " + fault.text + "\n" + shrink(program, fault, options).to_text();
 }
 
 struct Trial {
@@ -57,17 +59,17 @@ struct LeaksAllowed {
 #endif
 };
 
-Trial try_programs(std::uint64_t first, std::uint64_t count) {
+Trial try_programs(std::uint64_t first, std::uint64_t count, const BudgetOptions& options = {}) {
   [[maybe_unused]] const LeaksAllowed allowed;
   at::set_num_threads(1);
   Trial trial;
   for (std::uint64_t seed = first; seed < first + count && trial.faults.size() < 3; ++seed) {
     const GraphProgram program = random_program(seed);
-    const GraphFault fault = find_fault(program, kFractions, trial.statistics);
+    const GraphFault fault = find_fault(program, kFractions, trial.statistics, options);
     if (!fault) continue;
     auto& list =
         fault.kind == GraphFault::Kind::kRefusedAtOne ? trial.refused_at_one : trial.faults;
-    if (list.size() < 3) list.push_back(describe(seed, program, fault));
+    if (list.size() < 3) list.push_back(describe(seed, program, fault, options));
   }
   return trial;
 }
@@ -125,6 +127,44 @@ TEST_CASE("2,000 random programs give the plain run's bits under a budget, or ar
 TEST_CASE("2,000 random programs are not refused the bytes that the plain run takes" *
           doctest::test_suite("slow") * doctest::may_fail()) {
   check_never_refused_at_one(many());
+}
+
+namespace {
+
+BudgetOptions spilling(bool always) {
+  BudgetOptions options;
+  options.spill_directory = std::filesystem::temp_directory_path() / "lowtide_random_graphs";
+  std::filesystem::create_directories(options.spill_directory);
+  options.always_put_away = always;
+  return options;
+}
+
+void check_put_away(const Trial& trial, std::uint64_t count) {
+  const GraphStatistics& s = trial.statistics;
+  for (const std::string& fault : trial.faults) FAIL_CHECK(fault);
+  INFO(s.finished, " runs finished, ", s.refused, " refused; ", s.spilled_tensors, " spilled, ",
+       s.packed_tensors, " packed, ", s.recomputed_ops, " ops run again");
+  CHECK(s.programs == count);
+  CHECK(s.spilled_tensors >= 5 * count);
+  CHECK(s.finished >= 3 * count / 2);
+}
+
+}  // namespace
+
+TEST_CASE("100 random programs give the plain run's bits when all that can be is put elsewhere") {
+  check_put_away(try_programs(5'000, 100, spilling(true)), 100);
+}
+
+TEST_CASE("2,000 random programs give the plain run's bits when all that can be is put elsewhere" *
+          doctest::test_suite("slow")) {
+  check_put_away(try_programs(6'000, 2'000, spilling(true)), 2'000);
+}
+
+TEST_CASE("1,000 random programs give the plain run's bits with spilling and recomputing" *
+          doctest::test_suite("slow")) {
+  const Trial trial = try_programs(8'000, 1'000, spilling(false));
+  for (const std::string& fault : trial.faults) FAIL_CHECK(fault);
+  CHECK(trial.statistics.recomputed_ops >= 1'000);
 }
 
 TEST_CASE("a random program reads back from its text") {

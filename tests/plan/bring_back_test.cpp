@@ -46,6 +46,43 @@ TEST_CASE("an op with several dropped outputs is run once") {
   CHECK(bring_back_plan(f.graph, {{a, b}}).ops == std::vector{op});
 }
 
+TEST_CASE("a copied storage is read once, and nothing is run for it") {
+  Fixture f;
+  const StorageId x = f.storage(), a = f.storage(), b = f.storage(), c = f.storage();
+  f.op({x}, {a});
+  const OpId to_b = f.op({a}, {b}), to_c = f.op({a, b}, {c});
+  f.graph.set_copy_cost(a, CopyCost{1, 1, 0});
+  f.graph.set_droppable(a, true);
+  f.graph.dropped(a, Way::kCopy);
+  f.drop(b);
+  f.drop(c);
+  const BringBackPlan plan = bring_back_plan(f.graph, {{c, a}});
+  CHECK(plan.reads == std::vector{a});
+  CHECK(plan.ops == std::vector{to_b, to_c});
+  CHECK(bring_back_plan(f.graph, {{a}}).ops.empty());
+  // Without the copy its recipe runs.
+  f.graph.copy_gone(a);
+  CHECK(bring_back_plan(f.graph, {{a}}).reads.empty());
+  CHECK(bring_back_plan(f.graph, {{a}}).ops.size() == 1);
+}
+
+TEST_CASE("an older version of a copied storage is made by its recipe") {
+  Fixture f;
+  const StorageId x = f.storage(), a = f.storage(), b = f.storage();
+  const OpId to_a = f.op({x}, {a}), to_b = f.op({a}, {b});
+  f.op({a, x}, {a});  // in place
+  f.graph.set_copy_cost(a, CopyCost{1, 1, 0});
+  f.graph.set_droppable(a, true);
+  f.graph.dropped(a, Way::kCopy);
+  f.drop(b);
+  const BringBackPlan plan = bring_back_plan(f.graph, {{b}});
+  CHECK(plan.reads.empty());
+  CHECK(plan.ops == std::vector{to_a, to_b});
+  REQUIRE(plan.rebuilds.size() == 2);
+  CHECK(plan.rebuilds[0].storage == b);
+  CHECK(plan.rebuilds[1].aside);
+}
+
 TEST_CASE("what is there is not run, nor anything before it") {
   Fixture f;
   const StorageId x = f.storage(), a = f.storage(), b = f.storage(), c = f.storage();

@@ -48,6 +48,48 @@ TEST_CASE("of two alike the one unused for longer goes first, and a use saves it
   CHECK(f.victim() == young);
 }
 
+TEST_CASE("of recompute and copy the cheaper one is the way, and what can only be copied goes too") {
+  Fixture f;
+  const StorageId costly = f.made(1000, 90'000);
+  f.graph.set_copy_cost(costly, CopyCost{10'000, 10'000, 0});
+  const StorageId cheap = f.made(1000, 30'000);
+  f.graph.set_copy_cost(cheap, CopyCost{40'000, 10'000, 0});
+  const StorageId foreign = f.graph.add_storage(1000);
+  f.graph.set_copy_cost(foreign, CopyCost{1'000'000, 10'000, 0});
+  f.graph.set_droppable(foreign, true);
+  f.clock += 1'000'000'000;
+  REQUIRE(f.victim() == costly);
+  CHECK(f.graph.way(costly) == Way::kCopy);
+  f.graph.dropped(costly, Way::kCopy);
+  REQUIRE(f.victim() == cheap);
+  CHECK(f.graph.way(cheap) == Way::kRecompute);
+  f.graph.dropped(cheap);
+  REQUIRE(f.victim() == foreign);
+  CHECK(f.graph.way(foreign) == Way::kCopy);
+  f.graph.set_copy_cost(foreign, std::nullopt);
+  CHECK(!f.victim().has_value());
+}
+
+TEST_CASE("a copied ancestor costs its way back, and a copy that stays frees less") {
+  Fixture f;
+  const StorageId root = f.made(1000, 500'000);
+  f.graph.set_copy_cost(root, CopyCost{0, 1'000, 0});
+  const StorageId chained = f.made(1000, 10'000, {root});
+  const StorageId free_standing = f.made(1000, 12'000);
+  f.clock += 1'000'000'000;
+  REQUIRE(f.victim() == root);
+  f.graph.dropped(root, Way::kCopy);
+  CHECK(f.victim() == chained);  // 10,350 against 12,000
+  f.graph.copy_gone(root);
+  CHECK(f.victim() == free_standing);  // 12,000 against 185,000
+  const StorageId packed = f.made(1000, 90'000);
+  f.graph.set_copy_cost(packed, CopyCost{3'000, 3'000, 250});  // 8 a byte
+  f.clock += 1'000'000'000;
+  CHECK(f.victim() == packed);
+  f.graph.set_copy_cost(packed, CopyCost{3'000, 3'000, 750});  // 24 a byte
+  CHECK(f.victim() == free_standing);
+}
+
 TEST_CASE("a dropped ancestor makes what is rebuilt from it dearer") {
   Fixture f;
   const StorageId root = f.made(1000, 50'000);
