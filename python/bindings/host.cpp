@@ -4,14 +4,17 @@
 #include "src/hook/counting_allocator.h"
 
 #include <torch/csrc/autograd/python_function.h>
+#include <torch/csrc/autograd/python_variable.h>
 
 #include <map>
 #include <string>
 #include <string_view>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
 #include "python/bindings/bindings.h"
+#include "src/hook/saved_tensor_hooks.h"
 
 namespace lowtide::python {
 namespace {
@@ -67,6 +70,16 @@ long wrapper_count(void* wrapper) noexcept {
   return static_cast<long>(Py_REFCNT(static_cast<PyObject*>(wrapper)));
 }
 
+// Of another class than torch.Tensor, or with attributes.
+bool is_special(void* wrapper) noexcept {
+  if (Py_IsInitialized() == 0) return false;
+  const py::gil_scoped_acquire gil;
+  auto* const object = static_cast<PyObject*>(wrapper);
+  if (reinterpret_cast<PyObject*>(Py_TYPE(object)) != THPVariableClass) return true;
+  PyObject** const attributes = _PyObject_GetDictPtr(object);
+  return attributes != nullptr && *attributes != nullptr && PyDict_Size(*attributes) > 0;
+}
+
 // A Python function keeps what it is to save until all of it is saved. PyNode's type is hidden, so
 // it is known by its name.
 hook::Host::Saves saves_now(const void* raw) noexcept {
@@ -86,14 +99,56 @@ void* unlock() noexcept {
 
 void lock_again(void* state) noexcept { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
 
+// ctx.saved_tensors as it is without hooks (Note [Which tensor it is]): the tensors themselves, and
+// the same ones each time. `plain` reads it as torch does.
+py::object saved_tensors(const py::object& ctx, const py::function& plain) {
+  const auto& function = *reinterpret_cast<const THPFunction*>(ctx.ptr());
+  if (function.saved_for_forward != nullptr) return plain(ctx);
+  std::vector<at::Tensor> originals;
+  bool any = false;
+  for (const auto& saved : function.saved_variables) {
+    hook::IdentityHooks* const hooks = hook::hooks_of(saved);
+    originals.push_back(hooks == nullptr ? at::Tensor() : hooks->original());
+    any = any || hooks != nullptr;
+  }
+  if (!any) return plain(ctx);
+  py::object unpacked;
+  {
+    const hook::OriginalsAsked asked;
+    unpacked = plain(ctx);
+  }
+  if (!py::isinstance<py::tuple>(unpacked) || py::len(unpacked) != originals.size()) {
+    return unpacked;
+  }
+  py::tuple tensors(originals.size());
+  for (std::size_t i = 0; i < originals.size(); ++i) {
+    const py::object item = unpacked[py::int_(i)];
+    if (originals[i].defined()) {
+      tensors[i] = py::cast(originals[i]);
+      continue;
+    }
+    tensors[i] = item;
+    // What was made anew is the saved tensor from now on, but for the function's own results.
+    if (i >= function.saved_variables.size() || !THPVariable_Check(item.ptr())) continue;
+    hook::IdentityHooks* const hooks = hook::hooks_of(function.saved_variables[i]);
+    if (hooks == nullptr) continue;
+    const at::Tensor& tensor = THPVariable_Unpack(item.ptr());
+    if (tensor.grad_fn() != function.cdata) hooks->adopt(tensor);
+  }
+  return tensors;
+}
+
 }  // namespace
 
 void bind_host(py::module_& module) {
   module.def("set_block_reuse", &hook::set_block_reuse, py::arg("on"));  // for benches
 
+  module.def("saved_tensors", &saved_tensors, py::arg("ctx"), py::arg("plain"));
+
   hook::Host host;
   host.program_line = &program_line;
   host.wrapper_count = &wrapper_count;
+  host.is_special = &is_special;
   host.saves_now = &saves_now;
   host.unlock = &unlock;
   host.lock_again = &lock_again;

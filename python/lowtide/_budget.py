@@ -5,7 +5,7 @@ from typing import Any, Callable, Union
 
 import torch
 
-from lowtide import _core
+from lowtide import _core, _saved_tensors
 from lowtide.errors import UsageError
 
 Limit = Union[int, str]
@@ -61,6 +61,7 @@ class Budget:
         """Puts the limit in force; what ``with`` does."""
         if self._core is not None:
             raise UsageError("budget: this budget is in force already; make another one [LT0310]", "LT0310")
+        _saved_tensors.install()
         self._core = _core.MemoryBudget(self._limit, **self._options)
         return self
 

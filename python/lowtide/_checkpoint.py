@@ -5,7 +5,7 @@ from typing import Any, Callable, Sequence, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from lowtide import _core
+from lowtide import _core, _saved_tensors
 from lowtide.errors import UsageError
 
 Module = TypeVar("Module", bound=torch.nn.Module)
@@ -31,6 +31,7 @@ def _run(
         args, kwargs = pytree.tree_unflatten(filled, spec)
         return function(*args, **kwargs)
 
+    _saved_tensors.install()
     return _core.run_region(run, tensors, early_stop, offload or "none", "")
 
 

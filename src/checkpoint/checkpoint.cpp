@@ -154,7 +154,7 @@ class Frame final : public std::enable_shared_from_this<Frame> {
 
 namespace {
 
-class FirstRunHooks final : public hook::SavedTensorHooks {
+class FirstRunHooks final : public hook::IdentityHooks {
  public:
   FirstRunHooks(std::shared_ptr<Frame> frame, const FirstRunObserver& observer)
       : frame_(std::move(frame)), observer_(&observer) {}
@@ -168,6 +168,8 @@ class FirstRunHooks final : public hook::SavedTensorHooks {
   at::Tensor call_unpack_hook() override {
     return hook::with_host_errors([&] { return unpack(); });
   }
+  at::Tensor original() override { return parameter_; }
+  void adopt(const at::Tensor& tensor) override { adopted_ = tensor; }
 
  private:
   void pack(const at::Tensor& tensor) {
@@ -188,6 +190,7 @@ class FirstRunHooks final : public hook::SavedTensorHooks {
   std::uint32_t index_ = 0;
   bool packed_ = false;
   at::Tensor parameter_;
+  at::Tensor adopted_;  // so that nobody takes it for his own
 };
 
 class FirstRunProvider final : public hook::SavedTensorProvider {

@@ -231,6 +231,7 @@ void BudgetRuntime::forget_all() {
   StorageTable::Trash trash;
   const StorageTable::Lock lock = table_.lock();
   recorder_.end();
+  op_recorder_.forget_missed_write();
   watched_.clear();
   table_.clear(trash);
 }
@@ -389,6 +390,7 @@ BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor, KeptVariable
   if (!is_plain(tensor) || tensor.storage().nbytes() < kSmallestRecipe) return {};
   // Taken before the lock: the second reference to a tensor with a Python wrapper takes the GIL.
   at::Tensor variable = hook::is_output_of_newest_node(tensor) ? at::Tensor() : tensor;
+  if (variable.defined() && hook::is_more_than_data(variable)) return {};
   const StorageTable::Lock lock = table_.lock();
   if (hook::current_backward_id() == -1) {
     before_saving(tensor.storage().nbytes());
@@ -406,6 +408,7 @@ BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor, KeptVariable
   table_.add_saved(*record);
   kept.geometry = TensorGeometry::of(tensor);
   if (variable.defined()) {
+    kept.identity = variable.getIntrusivePtr();
     kept.variable = std::move(variable);
     record->variables.push_back(&kept);
   }
@@ -447,13 +450,60 @@ c10::Storage BudgetRuntime::unpack(const Packed& packed, const KeptVariable& kep
   return storage;
 }
 
+at::Tensor BudgetRuntime::variable_of(const Packed& packed, const KeptVariable& kept) {
+  const auto& record = packed.record;
+  at::Tensor variable;
+  c10::TensorImpl* found = nullptr;
+  {
+    const StorageTable::Lock lock = table_.lock();
+    if (kept.variable.defined()) {
+      found = kept.variable.unsafeGetTensorImpl();
+    } else {
+      for (const KeptVariable* other : record->variables) {
+        if (!kept.is_same_tensor(*other)) continue;
+        found = other->variable.unsafeGetTensorImpl();
+        break;
+      }
+    }
+    if (found == nullptr) return variable;
+    ++record->borrowed;
+  }
+  // Not under the lock, see pack().
+  variable = at::Tensor(
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(found));
+  std::vector<at::Tensor> returned;
+  const StorageTable::Lock lock = table_.lock();
+  if (--record->borrowed == 0) returned.swap(record->returned);
+  return variable;
+}
+
+at::Tensor BudgetRuntime::adopt(const Packed& packed, KeptVariable& kept, const at::Tensor& made) {
+  at::Tensor variable = made;  // before the lock, see pack()
+  {
+    const auto& record = packed.record;
+    const StorageTable::Lock lock = table_.lock();
+    const bool is_first =
+        !kept.variable.defined() &&
+        std::none_of(record->variables.begin(), record->variables.end(),
+                     [&](const KeptVariable* other) { return kept.is_same_tensor(*other); });
+    if (is_first && record->held && variable.storage().is_alias_of(record->held)) {
+      kept.variable = std::move(variable);
+      record->variables.push_back(&kept);
+      return made;
+    }
+  }
+  at::Tensor other = variable_of(packed, kept);
+  return other.defined() ? other : made;
+}
+
 void BudgetRuntime::release(Packed packed, KeptVariable& kept) noexcept {
   const auto& record = packed.record;
   StorageTable::Trash trash;
   const StorageTable::Lock lock = table_.lock();
   if (kept.variable.defined()) {
     std::erase(record->variables, &kept);
-    trash.variables.push_back(std::move(kept.variable));
+    auto& last = record->borrowed > 0 ? record->returned : trash.variables;
+    last.push_back(std::move(kept.variable));
   }
   if (packed.tape_tag != 0) recorder_.forgotten(packed.tape_tag);
   if (!table_.remove_saved(*record) || !record->id.valid()) return;
@@ -470,6 +520,13 @@ void BudgetRuntime::release(Packed packed, KeptVariable& kept) noexcept {
 }
 
 void BudgetRuntime::throw_if_different() {
+  if (op_recorder_.missed_write()) {
+    throw BudgetError("LT0303",
+                      "a tensor saved for backward cannot be trusted any more: a write could not "
+                      "be recorded, because there was no memory for Lowtide's own tables. Begin "
+                      "the step anew, with a lower limit",
+                      {});
+  }
   const std::string difference = op_recorder_.take_difference();
   if (difference.empty()) return;
   throw DivergenceError("LT0306", concat("verify_replay: ", difference,

@@ -94,6 +94,10 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
   Packed pack(const at::Tensor& tensor, KeptVariable& kept);
   // Null, and `exchanged` set, when the saved tensor was given other data since.
   c10::Storage unpack(const Packed& packed, const KeptVariable& kept, at::Tensor& exchanged);
+  // The saved tensor itself (Note [Which tensor it is]), if some saved tensor keeps it.
+  at::Tensor variable_of(const Packed& packed, const KeptVariable& kept);
+  // `made` is the saved tensor from now on, unless another thread was first. Returns which it is.
+  at::Tensor adopt(const Packed& packed, KeptVariable& kept, const at::Tensor& made);
   void release(Packed packed, KeptVariable& kept) noexcept;
   // A parameter was saved: kept whole.
   void saved_whole(const at::Tensor& tensor);

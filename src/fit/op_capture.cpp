@@ -29,6 +29,9 @@ constexpr std::array<std::string_view, 3> kPartlyWritten{"aten::_ctc_loss",
                                                          "aten::_native_multi_head_attention",
                                                          "aten::_transformer_encoder_layer_fwd"};
 
+// torch.linalg.lstsq gives other bits the second time (LAPACK's, by where its arguments lie).
+constexpr std::array<std::string_view, 1> kNeverTheSame{"aten::linalg_lstsq"};
+
 // Along an expanded dimension these read memory that is not theirs (torch 2.13: what
 // torch.median(x.expand(3, -1), 0) returns is not in x).
 constexpr std::array<std::string_view, 2> kWrongWhenExpanded{"aten::median", "aten::nanmedian"};
@@ -65,6 +68,11 @@ OpCapture::OpCapture(const hook::Operator& described, c10::ArrayRef<c10::IValue>
     if (!generator_.defined()) generator_ = hook::default_generator();
     generator_state_.retake(generator_);
   }
+}
+
+void OpCapture::draw_from(const at::Generator& generator) {
+  generator_ = generator;
+  generator_state_.retake(generator_);
 }
 
 std::vector<c10::IValue> OpCapture::run(const std::vector<c10::Storage>& storages) const {
@@ -114,6 +122,20 @@ std::vector<c10::IValue> OpCapture::run(const std::vector<c10::Storage>& storage
     op.handle.callBoxed(stack);
     return stack;
   }
+  // The generator itself stays untouched where the op can be given another: the program may draw
+  // from it on another thread meanwhile.
+  if (op.generator_argument >= 0 || op.drawing.has_value()) {
+    at::Generator own = hook::new_generator(generator_);
+    generator_state_.put_into(own);
+    if (op.generator_argument >= 0) {
+      stack[static_cast<std::size_t>(op.generator_argument)] = std::move(own);
+      op.handle.callBoxed(stack);
+    } else {
+      stack.insert(stack.begin() + op.drawing_position, c10::IValue(std::move(own)));
+      op.drawing->callBoxed(stack);
+    }
+    return stack;
+  }
   struct GeneratorScope {
     const at::Generator& generator;
     hook::GeneratorState before{generator};
@@ -142,6 +164,9 @@ bool is_repeatable(const hook::Operator& op, c10::ArrayRef<c10::IValue> argument
   if (!op.is_aten) return op.name == "lowtide::ms_deform_attn";
   const std::string_view base = op.handle.schema().name();
   for (const std::string_view name : kPartlyWritten) {
+    if (base == name) return false;
+  }
+  for (const std::string_view name : kNeverTheSame) {
     if (base == name) return false;
   }
   for (const std::string_view name : kWrongWhenExpanded) {

@@ -63,13 +63,17 @@ class OpCapture {
   // Captures all but the tensors. Takes the generator's state when the op draws from one.
   OpCapture(const hook::Operator& op, c10::ArrayRef<c10::IValue> arguments);
 
+  // It draws from this generator instead, as it is now.
+  void draw_from(const at::Generator& generator);
+
   // Calls f(place, tensor) for each defined tensor among the values. Returns false when there is a
   // value in which tensors cannot be found (an object, a dictionary).
   template <typename F>
   static bool for_each_tensor(c10::ArrayRef<c10::IValue> values, F&& f);
 
   // Runs the op again, below autograd and unseen, with storages[i] for inputs[i], and returns its
-  // results. The generator is left as it was found. Throws what the op throws.
+  // results. The generator is left as it is, or, for ops that can only draw from the default one,
+  // as it was found. Throws what the op throws.
   std::vector<c10::IValue> run(const std::vector<c10::Storage>& storages) const;
 
   const hook::Operator& op;
@@ -91,8 +95,8 @@ at::Tensor tensor_at(const std::vector<c10::IValue>& results, TensorPlace place)
 
 // Whether running `op` with these arguments again gives the same bits. Known not to be repeatable:
 // ops of other libraries (they may have side effects), accumulating index writes, which add in any
-// order when there are several threads, ops that leave parts of their results unwritten, and
-// medians along an expanded dimension.
+// order when there are several threads, ops that leave parts of their results unwritten, least
+// squares, and medians along an expanded dimension.
 bool is_repeatable(const hook::Operator& op, c10::ArrayRef<c10::IValue> arguments);
 
 // Whether the output is a kernel's scratch whose bits mean nothing: it travels with its op, and is

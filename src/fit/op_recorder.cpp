@@ -31,6 +31,11 @@ bool is_marked_written(const hook::Operator& op, TensorPlace place) {
   return place.position < 64 && (op.written_arguments >> place.position & 1) != 0;
 }
 
+// Whether the tensor covers all bytes of its storage.
+bool is_whole(const at::Tensor& tensor) {
+  return tensor.nbytes() == tensor.storage().nbytes() && tensor.is_non_overlapping_and_dense();
+}
+
 // Batch norm's statistics are written though its schema does not say so.
 bool is_statistic_written(const hook::Operator& op, c10::ArrayRef<c10::IValue> inputs,
                           TensorPlace place) {
@@ -53,6 +58,19 @@ struct OpRecorder::Ticket final : hook::OpTicket {
   bool in_place_ok = false;  // the one write can be appended to its recipe
   bool is_taped = false;
   bool is_update = false;
+  bool is_lost = false;  // drew in a way that cannot be repeated: nothing is known of its results
+
+  // RecordFunction sees an op before a region's replay gives it the generator to draw from.
+  void draws_from(const at::Generator& generator) override {
+    if (capture == nullptr) return;
+    const bool can_be_told = op->generator_argument >= 0 || op->drawing.has_value();
+    is_lost = is_lost || !can_be_told || drew_;
+    drew_ = true;
+    if (!is_lost) capture->draw_from(generator);
+  }
+
+ private:
+  bool drew_ = false;
 };
 
 std::string OpRecorder::take_difference() {
@@ -141,14 +159,16 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
           c10::StorageImpl* impl = tensor.storage().unsafeGetStorageImpl();
           ticket->written.emplace_back(impl, impl->data());
           if (record == nullptr) continue;
-          const bool has_base =
-              graph.has_recipe(record->id) || (record->factory != nullptr && op.fills_whole);
+          const bool has_base = graph.has_recipe(record->id) ||
+                                (record->factory != nullptr && op.fills_whole && is_whole(tensor));
           ticket->in_place_ok = ticket->capture != nullptr && marked_writes == 1 && has_base &&
                                 !is_state(tensor) && graph.version(record->id) < kMostWrites;
           if (!ticket->in_place_ok) losing.push_back(record);
         }
       }
       for (const auto& record : losing) prepare_write(record);
+      // To run it again for its other results would write a second time.
+      if (!ticket->in_place_ok && !op.is_batch_norm) ticket->capture = nullptr;
     }
 
     if (ticket->capture != nullptr) {
@@ -197,7 +217,57 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
     ticket->start_ns = now_ns();
     return ticket;
   } catch (...) {
+    lose_written(op, inputs);
     return nullptr;  // not recorded: what the op makes is kept
+  }
+}
+
+// What an op writes unrecorded, and what was made from that, stays as it is from now on, or is lost
+// if it is dropped.
+void OpRecorder::lose_written(const StorageRecord& written, const hook::Operator& op,
+                              StorageTable::Trash& trash) {
+  const RecipeGraph& graph = table_.graph();
+  const auto why = std::make_shared<const std::string>(
+      concat("what it was made from was written by ", op.name, ", which could not be recorded"));
+  for (const auto& other : table_.dependents(written)) {
+    if (!other->id.valid()) continue;
+    if (table_.has_contents(other->id)) {
+      table_.lose_contents(*other, trash);
+    } else if (other->lost == nullptr) {
+      other->lost = why;
+    }
+  }
+  if (!written.id.valid()) return;
+  // One that was given other memory meanwhile is not there: its recipe makes what it was before.
+  const auto& record = table_.record(written.id);
+  if (record != nullptr && graph.is_there(written.id)) table_.lose_contents(*record, trash);
+}
+
+void OpRecorder::lose_written(const hook::Operator& op,
+                              c10::ArrayRef<c10::IValue> inputs) noexcept {
+  if (op.written_arguments == 0 && !op.is_batch_norm) return;
+  try {
+    StorageTable::Trash trash;
+    const StorageTable::Lock lock = table_.lock();
+    OpCapture::for_each_tensor(inputs, [&](TensorPlace place, const at::Tensor& tensor) {
+      if (!tensor.has_storage()) return;
+      if (!is_marked_written(op, place) && !is_statistic_written(op, inputs, place)) return;
+      const auto record = table_.find(tensor.storage());
+      if (record != nullptr) lose_written(*record, op, trash);
+    });
+  } catch (...) {
+    missed_write_ = true;
+  }
+}
+
+void OpRecorder::lose_written(const Ticket& ticket) {
+  StorageTable::Trash trash;
+  const StorageTable::Lock lock = table_.lock();
+  for (const auto& record : ticket.input_records) {
+    const bool is_written = std::any_of(
+        ticket.written.begin(), ticket.written.end(),
+        [&](const auto& written) { return written.first == record->storage._unsafe_get_target(); });
+    if (is_written && record->id.valid()) lose_written(*record, *ticket.op, trash);
   }
 }
 
@@ -282,13 +352,20 @@ void OpRecorder::after(hook::OpTicket& given, c10::ArrayRef<c10::IValue> outputs
         }
       });
     }
-    if (ticket.capture != nullptr) {
+    if (ticket.is_lost) {
+      lose_written(ticket);
+    } else if (ticket.capture != nullptr) {
       const std::shared_ptr<OpCapture> capture = ticket.capture;
       is_kept = add(ticket, outputs, cost_ns);
       if (verify_ && is_kept) verify(ticket, *capture, outputs);
     }
   } catch (...) {
     // Out of memory for our own tables: the op stays unrecorded, its results are kept.
+    try {
+      lose_written(ticket);
+    } catch (...) {
+      missed_write_ = true;
+    }
   }
   if (ticket.is_taped) tell_tape(ticket, outputs, cost_ns, is_kept);
 }
@@ -331,6 +408,8 @@ bool OpRecorder::add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::ui
     if (!is_plain(tensor)) return;
     const c10::Storage& storage = tensor.storage();
     if (is_input(storage.unsafeGetStorageImpl()) || storage.nbytes() < kSmallestRecipe) return;
+    // Bytes that the result does not cover may never be written (col2im): they come back as others.
+    if (!is_whole(tensor)) return;
     const auto record = table_.find_or_make(storage);
     const bool seen = std::any_of(capture.outputs.begin(), capture.outputs.end(),
                                   [&](const auto& o) { return o.storage.id == record->id; });
@@ -355,7 +434,7 @@ bool OpRecorder::add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::ui
         }
         capture.outputs.push_back(
             {record->name(), graph.version(record->id) + 1, static_cast<std::int32_t>(i), {0, -1}});
-      } else if (moved || !checks_replays_) {
+      } else if ((moved || !checks_replays_) && graph.is_there(record->id)) {
         table_.lose_contents(*record, trash);
       }
       // One that failed has most likely written nothing, as refused ones have not. If it did write,

@@ -49,6 +49,10 @@ class OpRecorder final : public hook::OpListener {
   void set_verify(bool verify) { verify_ = verify; }
   // What verifying has found; empty: nothing. Taken once.
   std::string take_difference();
+  // A write went unrecorded: what is dropped may come back with older contents.
+  bool missed_write() const { return missed_write_; }
+  // Nothing is recorded any more.
+  void forget_missed_write() { missed_write_ = false; }
 
  private:
   struct Ticket;
@@ -61,6 +65,10 @@ class OpRecorder final : public hook::OpListener {
   static void observe_parameter(const at::Tensor& leaf);
   void capture_inputs(Ticket& ticket, c10::ArrayRef<c10::IValue> inputs);
   void prepare_write(const std::shared_ptr<StorageRecord>& record);
+  void lose_written(const StorageRecord& written, const hook::Operator& op,
+                    StorageTable::Trash& trash);
+  void lose_written(const hook::Operator& op, c10::ArrayRef<c10::IValue> inputs) noexcept;
+  void lose_written(const Ticket& ticket);
   static bool is_state(const at::Tensor& tensor);
   static const char* line_of(c10::ArrayRef<c10::IValue> outputs);
   bool add(Ticket& ticket, c10::ArrayRef<c10::IValue> outputs, std::uint64_t cost_ns);
@@ -77,6 +85,7 @@ class OpRecorder final : public hook::OpListener {
   std::atomic<bool> checks_replays_{true};
   std::mutex difference_mutex_;
   std::atomic<bool> differs_{false};
+  std::atomic<bool> missed_write_{false};
   std::string difference_;
 };
 

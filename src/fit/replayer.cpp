@@ -312,7 +312,9 @@ class Replayer::Round {
               StorageTable::Trash& trash) {
     RecipeGraph& graph = table_.graph();
     const auto& record = table_.record(output.storage);
-    if (record == nullptr || record->saved == 0 || graph.is_there(record->id) ||
+    // One that is held was given other memory by the program (share_memory_()): saved tensors have
+    // that, and only what was made from it before needs these bytes.
+    if (record == nullptr || record->saved == 0 || record->held || graph.is_there(record->id) ||
         graph.is_copied(record->id) || output.version != graph.version(record->id)) {
       return false;
     }

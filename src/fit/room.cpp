@@ -24,9 +24,12 @@ std::uint64_t now_ns() {
 
 // False: somebody else holds one of them.
 bool Room::let_go_of_variables(StorageRecord& record, StorageTable::Trash& trash) {
-  // One whose data was exchanged stays what it is.
+  // One whose data was exchanged, or that left its graph, stays what it is.
+  if (record.borrowed > 0) return false;
   for (const KeptVariable* kept : record.variables) {
-    if (kept->is_exchanged(record.held)) return false;
+    if (kept->is_exchanged(record.held) || kept->place != hook::GraphPlace::of(kept->variable)) {
+      return false;
+    }
   }
   const bool can_go = record.for_each_variable([](const at::Tensor& variable, std::size_t copies) {
     return copies == hook::holder_count(variable);

@@ -44,6 +44,7 @@
 // Trash that is declared before the lock.
 
 #include <c10/core/Storage.h>
+#include <c10/core/UndefinedTensorImpl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -58,6 +59,7 @@
 #include "src/fit/op_capture.h"
 #include "src/fit/tensor_geometry.h"
 #include "src/hook/device_memory.h"
+#include "src/hook/saved_tensor_hooks.h"
 #include "src/plan/recipe_graph.h"
 
 namespace lowtide {
@@ -72,10 +74,22 @@ inline constexpr std::uint32_t kMostWrites = 64;
 // bring-back, and the memory of loops that never write to their sources.
 inline constexpr std::uint32_t kLongestChain = 1024;
 
-// A saved tensor that was an input of the op that saved it; see Note [Exchanged data].
+// A saved tensor that was an input of the op that saved it; see Note [Exchanged data]. One that was
+// let go of and brought back may be kept again (Note [Which tensor it is]).
 struct KeptVariable {
   at::Tensor variable;      // not defined: let go
   TensorGeometry geometry;  // when it was saved
+  hook::GraphPlace place;   // the same
+  // Which tensor it was; never dereferenced.
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> identity{
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>()};
+
+  // Whether the same tensor was saved twice.
+  bool is_same_tensor(const KeptVariable& other) const {
+    const c10::TensorImpl* mine = identity._unsafe_get_target();
+    return mine != nullptr && mine != c10::UndefinedTensorImpl::singleton() &&
+           mine == other.identity._unsafe_get_target() && place == other.place;
+  }
 
   // Whether it has got other data since: another storage, or another part or order of the same.
   bool is_exchanged(const c10::Storage& storage) const {
@@ -109,6 +123,8 @@ struct StorageRecord final : hook::BlockRecord {
   const char* made_by = "";                 // the op that made it, "" when not seen
   const char* made_at = "";                 // the program's line, "" when not known
   std::vector<KeptVariable*> variables;     // of its saved tensors, while they are defined
+  std::uint32_t borrowed = 0;               // by who is about to take a reference to a variable
+  std::vector<at::Tensor> returned;         // variables that were let go of meanwhile
   std::shared_ptr<OpCapture> factory;       // made by empty() and not written yet
   std::shared_ptr<const std::string> lost;  // why it cannot be had any more
 

@@ -16,9 +16,10 @@ class AmbientState {
     std::uint64_t autocast_enabled;  // bit: position in libtorch's list of autocast devices
     std::int8_t autocast_dtypes[16];
     std::int8_t default_dtype;
-    std::int8_t matmul_precision;
+    std::int8_t precisions[3];  // of oneDNN's float32 matmul, convolution, RNN
     int num_threads;
     bool autocast_cache;
+    std::uint8_t flushes_denormals;  // bits of this thread's floating-point unit
     bool deterministic, deterministic_warn_only, deterministic_fill;
     bool mkldnn, deterministic_mkldnn;
     bool flash_sdp, mem_efficient_sdp, math_sdp;
@@ -43,6 +44,7 @@ class AmbientScope {
   AmbientState before_;
   AmbientState::Fields inside_;
   bool grad_mode_before_;
+  unsigned follow_ = 0;  // bit: a precision that followed the setting above it
 };
 
 }  // namespace lowtide::hook

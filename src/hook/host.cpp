@@ -18,6 +18,10 @@ bool is_idle_wrapper(void* wrapper) noexcept {
          g_host.wrapper_count(wrapper) == 1;
 }
 
+bool is_special_wrapper(void* wrapper) noexcept {
+  return wrapper != nullptr && g_host.is_special != nullptr && g_host.is_special(wrapper);
+}
+
 Host::Saves saves_now(const void* node) noexcept {
   return g_host.saves_now == nullptr ? Host::Saves::kUnknown : g_host.saves_now(node);
 }

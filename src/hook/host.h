@@ -16,6 +16,10 @@ struct Host {
   // and under Lowtide's, so it must take none; the answer may be old.
   long (*wrapper_count)(void* wrapper) noexcept = nullptr;
 
+  // Whether a tensor's wrapper is more than a view of the tensor: of a class of its own, or with
+  // attributes. Takes the host's lock.
+  bool (*is_special)(void* wrapper) noexcept = nullptr;
+
   // Whether a node of the graph (a torch::autograd::Node) is a function of the host's that is
   // saving its tensors right now; unknown: it is none of the host's. Called by the thread that
   // saves.
@@ -34,6 +38,9 @@ const char* program_line() noexcept;
 
 // True when nothing in the host refers to the wrapper but the tensor itself. False without a host.
 bool is_idle_wrapper(void* wrapper) noexcept;
+
+// False without a host, or a wrapper.
+bool is_special_wrapper(void* wrapper) noexcept;
 
 Host::Saves saves_now(const void* node) noexcept;
 

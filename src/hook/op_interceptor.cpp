@@ -12,6 +12,7 @@
 #include <string>
 
 #include "src/hook/generator_state.h"
+#include "src/hook/op_observer.h"
 
 // Every dispatcher call computes its key set from the tensors and from thread-local included and
 // excluded keys, and takes the highest key's kernel. A key above all others that no library uses
@@ -30,6 +31,14 @@ namespace lowtide::hook {
 namespace {
 
 constexpr auto kObserverKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+// torch.func's transforms, Python's dispatch modes, and what goes with either.
+constexpr c10::DispatchKeySet kTransforms =
+    c10::functorch_transforms_ks | c10::python_ks |
+    c10::DispatchKeySet({c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                         c10::DispatchKey::FuncTorchDynamicLayerBackMode,
+                         c10::DispatchKey::FuncTorchBatchedDecomposition,
+                         c10::DispatchKey::BatchedNestedTensor, c10::DispatchKey::Functionalize,
+                         c10::DispatchKey::PreDispatch, c10::DispatchKey::PythonDispatcher});
 constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kObserverKey);
 
 OpTraits make_traits(const c10::OperatorHandle& op) {
@@ -72,7 +81,7 @@ const OpTraits& traits_of(const c10::OperatorHandle& op) {
 
 thread_local OpInterception* innermost = nullptr;
 thread_local int depth = 0;
-thread_local const OpTraits* running_op = nullptr;
+thread_local const OpTraits* running_traits = nullptr;
 
 // Guards nothing of ours: see the header. Recursive, because ops that draw call each other.
 std::recursive_mutex& draw_mutex() {
@@ -98,13 +107,13 @@ at::Generator generator_of(OpCall& call) {
 }
 
 struct DepthScope {
-  const OpTraits* const before = running_op;
+  const OpTraits* const before = running_traits;
   explicit DepthScope(const OpTraits& op) {
-    running_op = &op;
+    running_traits = &op;
     ++depth;
   }
   ~DepthScope() {
-    running_op = before;
+    running_traits = before;
     --depth;
   }
 };
@@ -169,6 +178,7 @@ void OpCall::replace_generator(const at::Generator& asked, const at::Generator& 
   asked_generator = asked;
   generator = used;
   argument(static_cast<std::size_t>(traits.generator_argument)) = used;
+  running_op_draws_from(used);
 }
 
 OpInterception::OpInterception(OpObserver& observer, Outer outer)
@@ -176,11 +186,11 @@ OpInterception::OpInterception(OpObserver& observer, Outer outer)
       outer_(innermost),
       also_shown_(outer == Outer::kShare ? innermost : nullptr),
       depth_before_(depth),
-      op_before_(running_op),
+      op_before_(running_traits),
       included_before_(c10::impl::tls_is_dispatch_key_included(kObserverKey)) {
   innermost = this;
   depth = 0;
-  running_op = nullptr;
+  running_traits = nullptr;
   if (!included_before_) c10::impl::tls_set_dispatch_key_included(kObserverKey, true);
 }
 
@@ -188,20 +198,28 @@ OpInterception::~OpInterception() {
   if (!included_before_) c10::impl::tls_set_dispatch_key_included(kObserverKey, false);
   innermost = outer_;
   depth = depth_before_;
-  running_op = op_before_;
+  running_traits = op_before_;
 }
 
-const OpTraits* OpInterception::current_op() noexcept { return running_op; }
+const OpTraits* OpInterception::current_op() noexcept { return running_traits; }
 bool OpInterception::active() noexcept { return innermost != nullptr; }
 
 UnobservedOps::UnobservedOps() : before_(c10::impl::tls_local_dispatch_key_set()) {
   c10::impl::LocalDispatchKeySet now = before_;
-  now.included_ = now.included_.remove(kObserverKey);
+  now.included_ = now.included_.remove(kObserverKey) - kTransforms;
   now.excluded_ = now.excluded_ | c10::autograd_dispatch_keyset_with_ADInplaceOrView |
-                  c10::autocast_dispatch_keyset;
+                  c10::autocast_dispatch_keyset | kTransforms;
   c10::impl::_force_tls_local_dispatch_key_set(now);
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) {
+    modes_ = c10::impl::TorchDispatchModeTLS::get_state();
+    c10::impl::TorchDispatchModeTLS::set_state({});
+  }
 }
 
-UnobservedOps::~UnobservedOps() { c10::impl::_force_tls_local_dispatch_key_set(before_); }
+UnobservedOps::~UnobservedOps() {
+  // Setting the modes includes or excludes their keys, so the keys come last.
+  if (modes_) c10::impl::TorchDispatchModeTLS::set_state(std::move(*modes_));
+  c10::impl::_force_tls_local_dispatch_key_set(before_);
+}
 
 }  // namespace lowtide::hook

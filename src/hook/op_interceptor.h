@@ -21,8 +21,10 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -114,7 +116,8 @@ class DrawHold {
   DrawHold& operator=(const DrawHold&) = delete;
 };
 
-// Hides the ops of its own from the observers while it lives, and runs them below autograd.
+// Hides the ops of its own from the observers while it lives, and runs them below autograd,
+// autocast, torch.func's transforms and Python's dispatch modes.
 class UnobservedOps {
  public:
   UnobservedOps();
@@ -124,6 +127,8 @@ class UnobservedOps {
 
  private:
   c10::impl::LocalDispatchKeySet before_;
+  // The modes that are entered; kernels ask whether there are any.
+  std::optional<c10::impl::TorchDispatchModeTLS> modes_;
 };
 
 }  // namespace lowtide::hook

@@ -33,6 +33,7 @@ using c10::DispatchKey;
 std::atomic<OpListener*> g_listener{nullptr};
 thread_local bool t_hidden = false;  // inside a leaf op, or paused
 thread_local const Operator* t_running = nullptr;
+thread_local OpTicket* t_ticket = nullptr;    // of t_running
 thread_local std::uint64_t t_first_node = 0;  // number of the first node that it may make
 
 constexpr std::array<std::string_view, 9> kFactories{"aten::empty",
@@ -79,6 +80,29 @@ bool takes_generator(const c10::Argument& argument) {
              c10::TypeKind::GeneratorType;
 }
 
+// rand -> rand.generator, randint.low -> randint.low_generator, low_dtype -> low_generator_dtype.
+void find_drawing_overload(Operator& described) {
+  const c10::FunctionSchema& schema = described.handle.schema();
+  const std::string& overload = schema.overload_name();
+  std::string name = overload.empty() ? "generator" : overload + "_generator";
+  if (overload == "low_dtype") name = "low_generator_dtype";
+  const auto other = c10::Dispatcher::singleton().findSchema({schema.name(), name});
+  if (!other.has_value()) return;
+  const auto& with = other->schema().arguments();
+  const auto& without = schema.arguments();
+  if (with.size() != without.size() + 1) return;
+  int position = -1;
+  for (std::size_t i = 0, j = 0; i < with.size(); ++i) {
+    if (position < 0 && takes_generator(with[i])) {
+      position = static_cast<int>(i);
+    } else if (j == without.size() || with[i].name() != without[j++].name()) {
+      return;
+    }
+  }
+  described.drawing = *other;
+  described.drawing_position = position;
+}
+
 Operator describe(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string& base = schema.name();
@@ -93,7 +117,8 @@ Operator describe(const c10::OperatorHandle& op) {
                      is_one_of(base, kFactories),
                      is_one_of(base, kReadShapes),
                      is_one_of(base, kWholeFills),
-                     base == "aten::native_batch_norm"};
+                     base == "aten::native_batch_norm",
+                     std::nullopt};
   if (!schema.overload_name().empty()) described.name += "." + schema.overload_name();
   described.has_autocast = op.hasKernelForDispatchKey(DispatchKey::AutocastCPU) &&
                            !op.isKernelFallthroughKernel(DispatchKey::AutocastCPU);
@@ -105,6 +130,7 @@ Operator describe(const c10::OperatorHandle& op) {
     }
     if (takes_generator(arguments[i])) described.generator_argument = static_cast<int>(i);
   }
+  if (described.is_random && described.generator_argument < 0) find_drawing_overload(described);
   return described;
 }
 
@@ -157,6 +183,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& range) {
   }
   ticket->op = op;
   t_running = op;
+  t_ticket = ticket.get();
   t_first_node = at::sequence_number::peek();
   return ticket;
 }
@@ -164,6 +191,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& range) {
 void on_end(const at::RecordFunction& range, at::ObserverContext* context) {
   if (context == nullptr) return;
   t_running = nullptr;
+  t_ticket = nullptr;
   if (OpListener* listener = g_listener.load(std::memory_order_acquire)) {
     const auto& outputs = range.outputs();
     const std::size_t count = std::min(range.num_outputs(), outputs.size());
@@ -196,6 +224,10 @@ void listen_to_ops(OpListener* listener) {
 }
 
 const Operator* running_op() noexcept { return t_running; }
+
+void running_op_draws_from(const at::Generator& generator) {
+  if (t_ticket != nullptr) t_ticket->draws_from(generator);
+}
 
 std::uint64_t first_node_of_running_op() noexcept { return t_first_node; }
 

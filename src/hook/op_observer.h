@@ -15,12 +15,14 @@
 // cannot leave a RecordFunction callback: a listener must not throw. OpInterception
 // (op_interceptor.h) is the other way to see ops: it may throw and change arguments, on one thread.
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lowtide/export.h"
@@ -42,11 +44,17 @@ struct Operator {
       reads_shapes;  // looks at its inputs' sizes and dtype only (empty_like, rand_like, new_zeros)
   bool fills_whole;  // in-place, and its result does not depend on what was there (fill_, copy_)
   bool is_batch_norm;  // writes running statistics that its schema does not mark
+  // For one that draws and takes no generator: the overload that is the same with one, at
+  // `drawing_position` among its arguments.
+  std::optional<c10::OperatorHandle> drawing;
+  int drawing_position = -1;
 };
 
 // Belongs to one call of a leaf op; made by the listener in before().
 struct OpTicket : at::ObserverContext {
   const Operator* op = nullptr;
+  // The op, or one that its kernel calls, draws from `generator` and not from what it was given.
+  virtual void draws_from(const at::Generator& /*generator*/) {}
 };
 
 class OpListener {
@@ -67,6 +75,8 @@ LOWTIDE_API void listen_to_ops(OpListener* listener);
 
 // The leaf op that runs on this thread and that the listener has a ticket for; else null.
 LOWTIDE_API const Operator* running_op() noexcept;
+// Tells its ticket which generator it draws from; see OpCall::replace_generator().
+void running_op_draws_from(const at::Generator& generator);
 // Nodes of the graph that it made have this sequence number or a later one, on this thread.
 std::uint64_t first_node_of_running_op() noexcept;
 

@@ -1,5 +1,6 @@
 #include "src/hook/saved_tensor_hooks.h"
 
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
@@ -9,6 +10,8 @@
 #include <torch/version.h>
 
 #include <atomic>
+#include <string_view>
+#include <typeinfo>
 #include <utility>
 
 #include "src/base/assert.h"
@@ -46,12 +49,29 @@ std::atomic<SavedTensorProvider*> process_provider{nullptr};
 
 class EngineHooks {
  public:
-  static std::unique_ptr<SavedTensorHooks> ask() {
+  // The host's own hooks (Python's saved_tensors_hooks) have their place among the scopes, and the
+  // process provider comes after all of them.
+  static std::unique_ptr<SavedTensorHooks> ask(autograd::Engine& behind) {
+    bool is_behind_asked = false;
+    const auto ask_behind = [&] {
+      is_behind_asked = true;
+      return behind.get_default_saved_variable_hooks();
+    };
     for (SavedTensorScope* scope = innermost_scope; scope != nullptr; scope = scope->outer_) {
+      if (!is_behind_asked && host_hooks() > scope->host_hooks_) {
+        if (auto hooks = ask_behind()) return hooks;
+      }
       if (auto hooks = scope->provider_.make_hooks()) return hooks;
+    }
+    if (!is_behind_asked) {
+      if (auto hooks = ask_behind()) return hooks;
     }
     SavedTensorProvider* last = process_provider.load(std::memory_order_acquire);
     return last == nullptr ? nullptr : last->make_hooks();
+  }
+  // How many pairs of the host's hooks are in force on this thread.
+  static std::size_t host_hooks() {
+    return at::SavedTensorDefaultHooks::get_tls_state().stack.size();
   }
 };
 
@@ -78,8 +98,7 @@ class ForwardingEngine final : public autograd::Engine {
     return behind_.make_anomaly_metadata();
   }
   std::unique_ptr<SavedTensorHooks> get_default_saved_variable_hooks() override {
-    if (auto hooks = EngineHooks::ask()) return hooks;
-    return behind_.get_default_saved_variable_hooks();
+    return EngineHooks::ask(behind_);
   }
   void thread_on_exception(const std::shared_ptr<autograd::GraphTask>& graph_task,
                            const c10::intrusive_ptr<autograd::Node>& fn,
@@ -108,10 +127,56 @@ void install_engine() {
 
 }  // namespace
 
+namespace {
+
+thread_local const IdentityHooks** t_found = nullptr;
+thread_local bool t_originals = false;
+
+}  // namespace
+
+std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>>
+IdentityHooks::retrieve_unpack_hook_data() const {
+  if (t_found == nullptr) return SavedTensorHooks::retrieve_unpack_hook_data();
+  *t_found = this;
+  return std::nullopt;
+}
+
+// A SavedVariable shows nothing of its hooks but the answer to compiled autograd's question.
+IdentityHooks* hooks_of(const autograd::SavedVariable& saved) {
+  if (!saved.has_hooks()) return nullptr;
+  const IdentityHooks* found = nullptr;
+  const auto** const before = std::exchange(t_found, &found);
+  try {
+    static_cast<void>(saved.retrieve_unpack_hook_data());
+  } catch (const c10::Error&) {
+    found = nullptr;  // hooks from elsewhere
+  }
+  t_found = before;
+  return const_cast<IdentityHooks*>(found);
+}
+
+OriginalsAsked::OriginalsAsked() noexcept : before_(std::exchange(t_originals, true)) {}
+OriginalsAsked::~OriginalsAsked() { t_originals = before_; }
+bool OriginalsAsked::active() noexcept { return t_originals; }
+
+GraphPlace GraphPlace::of(const at::Tensor& tensor) {
+  const autograd::AutogradMeta* meta = autograd::impl::get_autograd_meta(tensor);
+  return {tensor.requires_grad(), meta == nullptr || meta->grad_fn_ == nullptr};
+}
+
+bool custom_function_runs() {
+  const auto node = autograd::get_current_node();
+  if (node == nullptr) return false;
+  // Their types are templates or hidden, so they are known by name.
+  const std::string_view name = typeid(*node).name();
+  return name.find("autograd7CppNode") != std::string_view::npos ||
+         name.find("autograd6PyNode") != std::string_view::npos;
+}
+
 SavedTensorProvider::~SavedTensorProvider() = default;
 
 SavedTensorScope::SavedTensorScope(SavedTensorProvider& provider)
-    : provider_(provider), outer_(innermost_scope) {
+    : provider_(provider), outer_(innermost_scope), host_hooks_(EngineHooks::host_hooks()) {
   install_engine();
   innermost_scope = this;
 }
@@ -180,6 +245,11 @@ std::size_t holder_count(const at::Tensor& tensor) {
   const std::size_t count = tensor.use_count();
   PyObject* const wrapper = tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj();
   return is_idle_wrapper(wrapper) ? count - 1 : count;
+}
+
+bool is_more_than_data(const at::Tensor& tensor) {
+  if (const Operator* op = running_op(); op != nullptr && op->is_aten) return false;
+  return is_special_wrapper(tensor.unsafeGetTensorImpl()->pyobj_slot()->load_pyobj());
 }
 
 const at::Tensor& base_of(const at::Tensor& tensor) {

@@ -9,7 +9,8 @@
 //   }
 //
 // Providers nest: the innermost is asked first; one that declines (returns null) passes the tensor
-// on to the next one out, and when all decline autograd keeps the tensor itself. Where torch has
+// on to the next one out, and when all decline autograd keeps the tensor itself. The hooks of a
+// Python program (torch.autograd.graph.saved_tensors_hooks) are one of them. Where torch has
 // switched default hooks off (torch.func) nobody is asked.
 //
 // Also here: the few other things of autograd's that a holder of saved tensors needs.
@@ -22,12 +23,55 @@
 #include <memory>
 #include <string>
 
+#include "lowtide/export.h"
+
+namespace torch::autograd {
+class SavedVariable;
+}  // namespace torch::autograd
+
 namespace lowtide::hook {
 
 // Keeps one saved tensor: call_pack_hook is called once, at once, with grad mode off;
 // call_unpack_hook in each backward that needs the tensor, on that backward's thread; destruction
 // means that the graph let go of it.
 using SavedTensorHooks = torch::autograd::SavedVariableHooks;
+
+// Hooks that know the very tensor that was saved.
+//
+// Note [Which tensor it is]
+// Without hooks autograd hands out the tensor that a function was given, and functions of the
+// user's rely on it: they write to `w.grad`, ask for attributes, or return it as a gradient (which
+// AccumulateGrad takes for its own when nobody else refers to it). What a hook returns is handed
+// out as it is when it needs no gradient; of any other autograd makes a new tensor. So a host whose
+// functions can tell asks these hooks for the tensor itself, and gives back what was made anew.
+class IdentityHooks : public SavedTensorHooks {
+ public:
+  // The tensor that was saved; undefined when it is not kept, or was a result of the very node that
+  // saved it (autograd makes those anew, too).
+  virtual at::Tensor original() { return {}; }
+  // `tensor`, unpacked from these hooks, is the saved tensor from now on.
+  virtual void adopt(const at::Tensor& /*tensor*/) {}
+
+  // Compiled autograd's question, which hooks from C++ cannot answer; and how hooks_of() asks.
+  std::optional<std::pair<c10::SafePyObject, c10::SafePyObject>> retrieve_unpack_hook_data()
+      const final;
+};
+
+// The hooks that keep a saved tensor, if they are such; else null.
+LOWTIDE_API IdentityHooks* hooks_of(const torch::autograd::SavedVariable& saved);
+
+// While it lives, who unpacks on this thread takes originals where they are kept.
+class LOWTIDE_API OriginalsAsked {
+ public:
+  OriginalsAsked() noexcept;
+  ~OriginalsAsked();
+  OriginalsAsked(const OriginalsAsked&) = delete;
+  OriginalsAsked& operator=(const OriginalsAsked&) = delete;
+  static bool active() noexcept;
+
+ private:
+  bool before_;
+};
 
 class SavedTensorProvider {
  public:
@@ -55,6 +99,7 @@ class SavedTensorScope {
   friend class EngineHooks;
   SavedTensorProvider& provider_;
   SavedTensorScope* outer_;
+  std::size_t host_hooks_;  // of Python's own hooks, when it began: later ones are further in
 };
 
 // Makes `provider` the last to be asked, on every thread, when all scopes have declined; null takes
@@ -103,6 +148,21 @@ class TensorVersion {
   std::uint32_t version_ = 0;
 };
 
+// How a tensor takes part in graphs. It may change after it was saved (detach_(),
+// requires_grad_()).
+struct GraphPlace {
+  bool requires_grad = false;
+  bool is_leaf = true;
+
+  // Looks only: a view that was written gets no new node by it.
+  static GraphPlace of(const at::Tensor& tensor);
+  bool operator==(const GraphPlace&) const = default;
+};
+
+// Whether the node that runs on this thread is a custom function (of C++'s or the host's): those
+// may use saved tensors that have left the graph since.
+bool custom_function_runs();
+
 // Number of the backward that runs on this thread, or -1 outside of one; numbers are not reused.
 std::int64_t current_backward_id();
 // Whether that backward keeps the graph (retain_graph or create_graph).
@@ -121,6 +181,10 @@ void make_intermediate(const at::Tensor& tensor);
 // How many hold `tensor`. A Python wrapper lives as long as the tensor, once there is one, and
 // holds it; it counts only while something in Python refers to it.
 std::size_t holder_count(const at::Tensor& tensor);
+
+// Whether a function of the host's that saves `tensor` could miss something of it when it is made
+// anew: a class of its own, attributes. False when it is one of torch's ops that saves.
+bool is_more_than_data(const at::Tensor& tensor);
 
 // The base of a view that autograd tracks, else `tensor` itself; lives as long as `tensor`.
 const at::Tensor& base_of(const at::Tensor& tensor);

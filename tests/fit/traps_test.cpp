@@ -2,9 +2,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/native/Resize.h>
+#include <ATen/record_function.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
@@ -1363,4 +1366,368 @@ TEST_CASE("what several steps leave behind is what the plain run leaves") {
     return held.added_bytes();
   };
   CHECK(left(false) == left(true));
+}
+
+// ---- T20: which tensor a saved tensor is ----
+
+namespace {
+
+// Its gradient is a tensor that it saved.
+struct Product : torch::autograd::Function<Product> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x,
+                        const Tensor& w) {
+    context->save_for_backward({x});
+    return (x * w).sum();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& /*grads*/) {
+    return {Tensor(), context->get_saved_variables()[0]};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("T20: a gradient that is a saved batch is no part of that batch") {
+  same_results([](Held& held) {
+    const Tensor w = parameter();
+    const Tensor x = batch();
+    Tensor loss = Product::apply(x, w);
+    held.drop_all();
+    loss.backward();
+    const Tensor first = w.grad().clone();
+    w.grad().zero_();
+    loss = Product::apply(x, w);
+    loss.backward();
+    return Tensors{loss, x, first, w.grad()};
+  });
+}
+
+TEST_CASE("T20: a gradient that is a saved tensor of a retained graph is no part of that graph") {
+  same_both_ways([](Held& held) {
+    const Tensor w = parameter();
+    const Tensor loss = Product::apply(at::exp(batch()), w) + (at::exp(w * 2)).sum();
+    Tensors results{loss};
+    held.drop_all();
+    for (int i = 0; i < 3; ++i) {
+      loss.backward({}, true);
+      results.push_back(w.grad().clone());
+      w.grad().zero_();
+      w.mutable_grad() = Tensor();
+    }
+    return results;
+  });
+}
+
+TEST_CASE("T20: one tensor that two functions saved is one tensor when it is back") {
+  same_both_ways([](Held& held) {
+    const Tensor w = parameter(), v = parameter();
+    Tensor x = at::exp(batch());
+    Tensor a = Product::apply(x, w);
+    Tensor b = Product::apply(x, v);
+    x = Tensor();
+    held.drop_all();
+    a.backward({}, true);
+    b.backward();
+    w.grad().zero_();  // not v's gradient, nor what the graph keeps
+    w.mutable_grad() = Tensor();
+    a.backward();
+    return Tensors{a, b, w.grad(), v.grad()};
+  });
+}
+
+// ---- T21: tensors that leave the graph, or enter it, after they were saved ----
+
+TEST_CASE("T21: a saved tensor that was detached in place is an error, as it is plainly") {
+  for (const bool budgeted : {false, true}) {
+    CAPTURE(budgeted);
+    Held held(budgeted);
+    const Tensor w = parameter();
+    Tensor x = w * 2;
+    const Tensor y = (x * x).sum();
+    x.detach_();
+    x = Tensor();
+    held.drop_all();
+    CHECK_THROWS_WITH_AS(y.backward(), doctest::Contains("detached in-place"), c10::Error);
+  }
+}
+
+TEST_CASE("T21: a gradient that is to be differentiated needs its tensors as they were saved") {
+  for (const bool later : {false, true}) {
+    Held held(true);
+    const Tensor w = parameter();
+    const Tensor c = at::sin(batch()).requires_grad_(!later);
+    const Tensor y = (w * c).sum();
+    c.requires_grad_(later);
+    held.drop_all();
+    const auto gradient = [&](bool create_graph) {
+      return torch::autograd::grad({y}, {w}, {}, true, create_graph);
+    };
+    CHECK(same_bits(gradient(false)[0], c.detach()));
+    try {
+      gradient(true);
+      FAIL("not noticed");
+    } catch (const DivergenceError& error) {
+      CHECK(error.id() == "LT0317");
+    }
+    c.requires_grad_(!later);
+    CHECK(same_bits(gradient(true)[0].detach(), c.detach()));
+  }
+}
+
+// ---- T9, continued ----
+
+TEST_CASE("T9: a saved activation that is moved to other memory, as to shared memory") {
+  const auto program = [](bool dropped_before) {
+    return [dropped_before](Held& held) {
+      const Tensor w = parameter();
+      Tensor h = at::exp(w * 0.1), k = at::sin(h);
+      const Tensor loss = (k * k + h * h).sum();
+      if (dropped_before) held.drop_all();
+      c10::Storage storage = h.storage();
+      c10::DataPtr moved = c10::GetDefaultCPUAllocator()->allocate(storage.nbytes());
+      std::memcpy(moved.get(), storage.data(), storage.nbytes());
+      storage.set_data_ptr(std::move(moved));
+      h.data().mul_(1.5);
+      h = k = Tensor();
+      storage = c10::Storage();
+      held.drop_all();
+      loss.backward();
+      return Tensors{loss, w.grad()};
+    };
+  };
+  same_results(program(false));
+  same_results(program(true));
+}
+
+// ---- T13, continued ----
+
+TEST_CASE("T13: buffers of which only a part is ever written") {
+  same_results([](Held& held) {
+    const Tensor w = parameter();
+    Tensors old(8);
+    for (Tensor& t : old) t = at::full({kSide, 96}, 3.0);
+    old.clear();
+    Tensor padded = at::empty({kSide, 80});
+    padded.slice(1, 0, kSide).copy_(at::tanh(batch()));
+    Tensor gaps = at::empty_strided({kSide, kSide}, {96, 1}).normal_();
+    const Tensor loss = (w * padded.slice(1, 0, kSide)).square().sum() + (w * gaps.exp()).sum();
+    padded = gaps = Tensor();
+    held.drop_all();
+    for (int i = 0; i < 8; ++i) old.push_back(at::full({kSide, 96}, 0.5 * i));
+    old.clear();
+    loss.backward();
+    return Tensors{loss, w.grad()};
+  });
+}
+
+TEST_CASE("T13: results that lie in a larger storage are kept") {
+  same_results([](Held& held) {
+    const Tensor w = parameter();
+    Tensor folded =
+        at::col2im(at::exp(w).view({1, 64, 64}), {11, 11}, {4, 4}, {1, 1}, {0, 0}, {1, 1});
+    const Tensor loss = (folded * folded).sum();
+    folded = Tensor();
+    held.drop_all();
+    Tensors other(8);
+    for (Tensor& t : other) t = at::full({4 * kSide, kSide}, 0.5);
+    other.clear();
+    loss.backward();
+    return Tensors{loss, w.grad()};
+  });
+}
+
+TEST_CASE("T13: least squares, which is not the same twice, is kept") {
+  at::set_num_threads(1);
+  Held held(true);
+  const Tensor w = parameter();
+  Tensor solved = std::get<0>(at::linalg_lstsq(w.detach() + at::eye(kSide), at::sin(batch())));
+  const Tensor loss = (solved * w).sum();
+  solved = Tensor();
+  held.drop_all();
+  const Tensor other = at::full({1001}, 0.5);
+  CHECK_NOTHROW(loss.backward());
+}
+
+TEST_CASE("T13: ops that write beside what they return do so once") {
+  const auto program = [](const char* name, const char* overload) {
+    return [=](Held& held) {
+      const std::int64_t channels = 512;
+      const Tensor w = at::ones({channels}).requires_grad_(true);
+      const Tensor mean = at::zeros({channels}), var = at::ones({channels});
+      Tensor x = at::randn({16, channels}) * w;
+      const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
+      std::vector<c10::IValue> stack{x, w, c10::IValue(), mean, var};
+      if (std::string_view(overload).empty() && op.schema().arguments()[5].name() == "training") {
+        stack.emplace_back(true);
+      }
+      stack.emplace_back(0.1);
+      stack.emplace_back(1e-5);
+      op.callBoxed(stack);
+      Tensor y = at::sin(stack.front().toTensor());
+      stack.clear();
+      const Tensor loss = (y * y).sum();
+      x = y = Tensor();
+      held.drop_all();
+      loss.backward();
+      return Tensors{loss, w.grad(), mean, var};
+    };
+  };
+  same_both_ways(program("aten::_native_batch_norm_legit", ""));
+  same_both_ways(program("aten::_batch_norm_with_update", ""));
+}
+
+TEST_CASE("T13: a write that cannot be recorded for want of room is not forgotten") {
+  at::set_num_threads(1);
+  const Tensor w = parameter();
+  const MemoryMeter meter;
+  const auto begin = [&] {
+    BudgetOptions options;
+    options.verify_replay = true;  // copies what is written in place
+    return MemoryBudget(meter.live_bytes() + 64 * kBlock + kBlock / 2, options);
+  };
+  const MemoryBudget budget = begin();
+  const auto fill = [] {
+    Tensors all;
+    try {
+      for (;;) all.push_back(at::empty({kSide, kSide}));
+    } catch (const BudgetError&) {
+    }
+    return all;
+  };
+  Tensor y = at::exp(batch());
+  Tensors room = fill();
+  y.mul_(3);
+  room.clear();
+  const Tensor expected = y.clone();
+  const Tensor loss = (y * w).sum();
+  y = Tensor();
+  room = fill();
+  room.clear();
+  loss.backward();
+  CHECK(same_bits(w.grad(), expected));
+}
+
+// ---- T1, continued ----
+
+TEST_CASE("T1: denormal numbers that were flushed since, or were when an op first ran") {
+  const auto program = [](bool first) {
+    return [first](Held& held) {
+      const Tensor w = parameter();
+      at::globalContext().setFlushDenormal(first);
+      Tensor y = (batch() * 1e-20 * 1e-20) * w, z = y * 1.5;
+      const Tensor loss = (y * z + w * z).sum() * 1e30;
+      y = z = Tensor();
+      held.drop_all();
+      at::globalContext().setFlushDenormal(!first);
+      loss.backward();
+      at::globalContext().setFlushDenormal(false);
+      return Tensors{loss, w.grad()};
+    };
+  };
+  same_both_ways(program(false));
+  same_both_ways(program(true));
+}
+
+TEST_CASE("T1: float32 precisions by backend are put back, and what follows another goes on so") {
+  using Backend = at::Float32Backend;
+  using Op = at::Float32Op;
+  using Precision = at::Float32Precision;
+  at::Context& context = at::globalContext();
+  const auto set = [&](Op op, Precision precision) {
+    context.setFloat32Precision(Backend::MKLDNN, op, precision);
+  };
+  const auto matmul = [&] { return context.float32Precision(Backend::MKLDNN, Op::MATMUL); };
+  const auto program = [&](Op level) {
+    return [&, level](Held& held) {
+      const Tensor w = parameter();
+      Tensor y = at::exp(at::tanh(at::matmul(batch(), w)));
+      set(level, Precision::BF16);  // older names of the setting now disagree, and throw
+      y.data().mul_(2);
+      const Tensor loss = (y * at::sin(y)).sum();
+      y = Tensor();
+      held.drop_all();
+      loss.backward();
+      CHECK(matmul() == Precision::BF16);
+      set(level, Precision::NONE);
+      const bool follows = matmul() == context.float32Precision(Backend::MKLDNN, Op::ALL);
+      set(Op::ALL, Precision::TF32);
+      CHECK(matmul() == Precision::TF32);  // no replay has fixed it
+      set(Op::ALL, Precision::NONE);
+      CHECK(follows);
+      return Tensors{loss, w.grad()};
+    };
+  };
+  same_both_ways(program(Op::ALL));
+  same_both_ways(program(Op::MATMUL));
+}
+
+TEST_CASE("T1: backward inside inference mode") {
+  same_both_ways([](Held& held) {
+    const Tensor w = parameter();
+    Tensor h = at::tanh(at::matmul(batch() * 2, w));
+    Tensor y = at::exp(h);
+    const Tensor loss = (h * y).sum();
+    h = y = Tensor();
+    held.drop_all();
+    const c10::InferenceMode inference;
+    loss.backward();
+    return Tensors{loss, w.grad()};
+  });
+}
+
+// ---- T17, continued ----
+
+TEST_CASE("T17: while random ops run again their generators stand as the program left them") {
+  static Tensor expected, expected_own;
+  static at::Generator own;
+  static int seen = 0, changed = 0;
+  own = at::detail::createCPUGenerator(5);
+  same_both_ways([](Held& held) {
+    own.set_current_seed(5);
+    const Tensor w = parameter();
+    Tensor y = at::dropout(w * 2, 0.4, true) * at::randn({kSide, kSide});
+    y = y * at::rand_like(y) * at::empty_like(w.detach()).normal_(0, 1, own);
+    const Tensor loss = (at::exp(y) * y).sum();
+    y = Tensor();
+    held.drop_all();
+    expected = at::detail::getDefaultCPUGenerator().get_state();
+    expected_own = own.get_state();
+    seen = changed = 0;
+    const auto handle = at::addThreadLocalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction& op)
+                                       -> std::unique_ptr<at::ObserverContext> {
+          const std::string_view name = op.name();
+          if (name != "aten::bernoulli_" && name != "aten::randn" && name != "aten::rand_like" &&
+              name != "aten::normal_") {
+            return nullptr;
+          }
+          ++seen;
+          changed += !at::detail::getDefaultCPUGenerator().get_state().equal(expected) ||
+                     !own.get_state().equal(expected_own);
+          return nullptr;
+        }).scopes({at::RecordScope::FUNCTION}));
+    loss.backward();
+    at::removeCallback(handle);
+    if (held.budgeted()) CHECK(seen >= 4);
+    CHECK(changed == 0);
+    return Tensors{loss, w.grad()};
+  });
+  expected = expected_own = Tensor();
+  own = at::Generator();
+}
+
+TEST_CASE("T17: what a checkpointed region draws when it runs again is recorded as drawn") {
+  at::set_num_threads(1);
+  const Tensor w = parameter(), v = parameter();
+  const MemoryMeter meter;
+  BudgetOptions options;
+  options.verify_replay = true;
+  const MemoryBudget budget(meter.live_bytes() + 256 * kBlock, options);
+  const auto region = [&](const Tensor& x) {
+    const Tensor h = at::dropout(at::tanh(at::matmul(x, w)), 0.4, true);
+    return at::sin(at::exp(h) * at::rand_like(h) * h);
+  };
+  const Tensor loss = at::square(checkpoint(region, at::matmul(batch(), v))).sum();
+  CHECK_NOTHROW(loss.backward());
+  CHECK_NOTHROW((w * w).sum().backward());  // what verifying has found is told here
 }

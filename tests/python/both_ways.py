@@ -53,3 +53,22 @@ def check_same(body: Body, fraction: float = 0.6, drops: bool = True, most: floa
     if drops:
         assert report["drops"] > 0, report
     return report
+
+
+def check_same_dropped(body: Callable[[Callable[[], None]], list[Any]], verify: bool = False) -> dict[str, Any]:
+    """Asserts that ``body(drop_all)`` gives the same in a budget with room, where ``drop_all()`` drops what may be
+    dropped, as plainly, where it does nothing. Returns the budget's report."""
+    room = 1 << 30
+
+    def drop_all() -> None:
+        try:
+            torch.empty(room, dtype=torch.uint8)
+        except lowtide.BudgetError:
+            pass
+
+    plain, _, base = measured(lambda: body(lambda: None))
+    gc.collect()
+    with lowtide.budget(base + room, verify_replay=verify) as budget:
+        inside, _, _ = measured(lambda: body(drop_all))
+    assert equal(plain, inside)
+    return budget.report()

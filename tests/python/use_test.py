@@ -198,7 +198,9 @@ def test_torch_checkpoint_inside(use_reentrant):
         optim.step()
         return loss.item()
 
-    check_same(train(step), 0.7)
+    # Without reentrance it is made of the program's own hooks, which the budget leaves alone: what they make again is
+    # kept until its backward has passed.
+    check_same(train(step), 1.0, drops=False, most=1.5)
 
 
 def test_own_checkpoint_inside():
