@@ -58,7 +58,7 @@ int pass_on(const std::string& verb, const Arguments& arguments,
   for (const std::string& flag : flags) {
     if (!arguments.has(flag)) continue;
     words.push_back("--" + flag);
-    words.push_back(arguments.text(flag));
+    if (flag != "watch") words.push_back(arguments.text(flag));
   }
   words.push_back("--");
   words.insert(words.end(), arguments.words().begin(), arguments.words().end());
@@ -74,13 +74,13 @@ int pass_on(const std::string& verb, const Arguments& arguments,
 }
 
 int run(const Arguments& arguments) {
-  if (!arguments.has("budget")) {
+  if (!arguments.has("budget") && !arguments.has("watch")) {
     throw UsageError(
         "LT0703",
         "run: --budget is missing: a number of bytes, 6GiB, or a share of the step such "
-        "as 50%. See: lowtide run --help");
+        "as 50%; or --watch, to see what grows. See: lowtide run --help");
   }
-  return pass_on("run", arguments, {"budget", "report", "spill"});
+  return pass_on("run", arguments, {"budget", "watch", "report", "spill"});
 }
 
 int record(const Arguments& arguments) { return pass_on("record", arguments, {"output"}); }
@@ -95,9 +95,10 @@ const Flag kPython{"python", "PROGRAM",
 
 Verb run_verb() {
   return {.name = "run",
-          .summary = "run a Python program with a limit on the bytes of its tensors",
+          .summary = "run a Python program with a limit on the bytes of its tensors, or watched",
           .words = {kCommand},
           .flags = {{"budget", "B", "bytes, 6GiB, or a share of the step such as 50%", ""},
+                    {"watch", "", "name what grows from step to step, and what keeps it", ""},
                     {"report", "FILE", "also write the report as JSON", ""},
                     {"spill", "DIR",
                      "what cannot be computed again, or takes longer than to read back, goes to a "
@@ -105,7 +106,8 @@ Verb run_verb() {
                      ""},
                     kPython},
           .examples = {"lowtide run --budget 6GiB -- python train.py --epochs 3",
-                       "lowtide run --budget 50% --report out.json train.py"},
+                       "lowtide run --budget 50% --report out.json train.py",
+                       "lowtide run --watch train.py"},
           .run = run,
           .passes_on = true};
 }

@@ -17,6 +17,7 @@ void bind_ms_deform_attn(py::module_& module);  // include/lowtide/ms_deform_att
 void bind_deformable_detr_encoder(
     py::module_& module);             // include/lowtide/deformable_detr_encoder.h
 void bind_host(py::module_& module);  // src/hook/host.h
+void bind_watch(py::module_& module);  // include/lowtide/watch.h
 
 // Throws libtorch's own form of the Python error that is set, which passes through its bindings and
 // its backward threads as it is. The GIL must be held.

@@ -13,4 +13,5 @@ PYBIND11_MODULE(_core, module) {
   bind_ms_deform_attn(module);
   bind_deformable_detr_encoder(module);
   bind_host(module);
+  bind_watch(module);
 }

@@ -30,6 +30,7 @@ if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
     from lowtide._checkpoint import checkpoint, checkpoint_sequential, checkpoint_wrapper
     from lowtide._meter import Meter, meter
     from lowtide._record import record
+    from lowtide._watch import Watch, watch
     from lowtide.errors import (
         AllocationError, BudgetError, DivergenceError, Error, FormatError, InternalError, IoError, TorchError,
         UsageError)
@@ -38,8 +39,8 @@ if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
 
     __all__ = [
         "AllocationError", "Budget", "BudgetError", "DivergenceError", "Error", "FormatError", "InternalError",
-        "IoError", "Meter", "TorchError", "UsageError", "budget", "checkpoint", "checkpoint_sequential",
-        "checkpoint_wrapper", "compat", "meter", "nn", "ops", "record"]
+        "IoError", "Meter", "TorchError", "UsageError", "Watch", "budget", "checkpoint", "checkpoint_sequential",
+        "checkpoint_wrapper", "compat", "meter", "nn", "ops", "record", "watch"]
 
     if globals().pop("start_session", False):  # set by _inject/sitecustomize.py
         from lowtide import _session

@@ -25,6 +25,10 @@ Runs a program with a limit on the bytes of its CPU tensors:
   lowtide run --budget 6GiB -- python train.py --epochs 3
   lowtide run --budget 50% train.py --epochs 3
 
+or watched, with or without a budget: what grows from step to step is named on stderr as it happens and at the end:
+
+  lowtide run --watch train.py
+
 A first word that ends in .py runs under --python, else the Python of VIRTUAL_ENV, else python3. A short report comes
 on stderr at the end; exit code and signals are the program's own. The budget is per process: what the program starts
 has one too, a DataLoader's workers have none."""
@@ -72,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
         prog="lowtide run", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False)
     made.add_argument("--budget", metavar="B", help="a number of bytes, 6GiB, or a share of the step such as 50%%")
+    made.add_argument("--watch", action="store_true", help="name what grows from step to step, and what keeps it")
     made.add_argument("--report", metavar="FILE", help="also write the report as JSON")
     made.add_argument("--spill", metavar="DIR", help="a directory: what cannot be computed again, or takes longer than to read back, "
                            "goes to a file there")
@@ -102,23 +107,30 @@ def record(arguments: Sequence[str]) -> NoReturn:
 def run(arguments: Sequence[str]) -> NoReturn:
     options = parser().parse_args(arguments)
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if options.budget is None:
-        fail("run: --budget is missing: a number of bytes, 6GiB, or a share of the step such as 50%")
+    if options.budget is None and not options.watch:
+        fail("run: --budget is missing: a number of bytes, 6GiB, or a share of the step such as 50%; or --watch, to "
+             "see what grows")
+    if options.spill is not None and options.budget is None:
+        fail("run: --spill needs --budget: without a limit nothing has to leave memory")
     if not words:
         fail("run: what shall run? For example: lowtide run --budget 6GiB -- python train.py")
     from lowtide._limit_text import problem_with
 
-    problem = problem_with(options.budget)
+    problem = None if options.budget is None else problem_with(options.budget)
     if problem:
         fail(f"run: {problem}")
     if options.report:
         check_folder("run", "the report", options.report)
     if options.spill is not None and not os.path.isdir(options.spill):
         fail(f"run: --spill {options.spill}: no such directory")
-    become("run", words, options.python, {
-        "LOWTIDE_RUN_BUDGET": options.budget,
-        "LOWTIDE_RUN_SPILL": os.path.abspath(options.spill) if options.spill is not None else "",
-        "LOWTIDE_RUN_REPORT": os.path.abspath(options.report) if options.report else ""})
+    variables = {"LOWTIDE_RUN_REPORT": os.path.abspath(options.report) if options.report else ""}
+    if options.budget is not None:
+        variables["LOWTIDE_RUN_BUDGET"] = options.budget
+    if options.spill is not None:
+        variables["LOWTIDE_RUN_SPILL"] = os.path.abspath(options.spill)
+    if options.watch:
+        variables["LOWTIDE_RUN_WATCH"] = "1"
+    become("run", words, options.python, variables)
 
 
 def check_folder(verb: str, what: str, path: str) -> None:
@@ -144,7 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if words[:1] == ["record"]:
         record(words[1:])
     if not words or words[0] in ("-h", "--help"):
-        print("usage: python -m lowtide run --budget B [--report FILE] [--spill DIR] [--python PROGRAM] [--] COMMAND ...\n"
+        print("usage: python -m lowtide run --budget B [--spill DIR] [--watch] [--report FILE] [--python PROGRAM] [--] "
+              "COMMAND ...\n"
+              "       python -m lowtide run --watch [--report FILE] [--python PROGRAM] [--] COMMAND ...\n"
               "       python -m lowtide record [-o FILE] [--python PROGRAM] [--] COMMAND ...\n\n"
               "The other commands are those of the program `lowtide`.")
         sys.exit(0 if words else WRONG_USAGE)

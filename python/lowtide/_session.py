@@ -1,4 +1,5 @@
-"""The budget of a whole process, for ``lowtide run``: begins after torch was imported, ends with a report."""
+"""The budget of a whole process, or its watch, for ``lowtide run``: begins after torch was imported, ends with a
+report."""
 
 from __future__ import annotations
 
@@ -14,21 +15,24 @@ import lowtide
 from lowtide import _core, compat
 
 _budget: lowtide.Budget | None = None
+_watch: lowtide.Watch | None = None
 _owner = 0
 
 
 def start() -> None:
-    """Puts the budget that the environment names in force, once a process."""
-    global _budget, _owner
-    if _budget is not None:
+    """Puts the budget that the environment names in force, and begins to watch if it says so, once a process."""
+    global _budget, _watch, _owner
+    if _budget is not None or _watch is not None:
         return
     compat.fairscale.install()
     tape = os.environ.get("LOWTIDE_RUN_TAPE")
     if tape is not None:
         _budget = lowtide.record(_with_rank(tape)).start()
-    else:
+    elif "LOWTIDE_RUN_BUDGET" in os.environ:
         spill = os.environ.get("LOWTIDE_RUN_SPILL") or None
         _budget = lowtide.budget(os.environ["LOWTIDE_RUN_BUDGET"], spill=spill).start()
+    if "LOWTIDE_RUN_WATCH" in os.environ:
+        _watch = lowtide.watch().start()
     _owner = os.getpid()
     worker._worker_loop = _loop_without_budget
     atexit.register(_finish)
@@ -39,23 +43,30 @@ _loop_of_workers = worker._worker_loop
 
 def _loop_without_budget(*args: Any, **kwargs: Any) -> Any:
     """What a DataLoader's worker runs: it has no budget, also when it was not forked but started anew."""
-    global _budget
-    if _budget is not None and os.getpid() == _owner:
-        _budget.stop()
-        _budget = None
+    global _budget, _watch
+    if os.getpid() == _owner:
+        for one in (_budget, _watch):
+            if one is not None:
+                one.stop()
+        _budget = _watch = None
     return _loop_of_workers(*args, **kwargs)
 
 
 def _finish() -> None:
-    global _budget
-    if _budget is None or os.getpid() != _owner:  # a forked child has no budget
+    if (_budget is None and _watch is None) or os.getpid() != _owner:  # a forked child has none
         return
-    report = _budget.report()
     if "LOWTIDE_RUN_TAPE" in os.environ:
+        assert _budget is not None
         _budget.stop()  # writes the tape, or says why not
         return
+    report: dict[str, Any] = {}
     # The interpreter is about to end: what is dropped need not come back.
-    print(report_text(report), file=sys.stderr)
+    if _budget is not None:
+        report = _budget.report()
+        print(report_text(report), file=sys.stderr)
+    if _watch is not None:
+        report["watch"] = _watch.report()
+        print(f"lowtide: {_watch.text()}", end="", file=sys.stderr)
     path = os.environ.get("LOWTIDE_RUN_REPORT")
     if path:
         with open(_with_rank(path), "w", encoding="utf-8") as file:

@@ -77,8 +77,7 @@ namespace {
 
 struct alignas(kBlockHeaderBytes) BlockHeader {
   MemoryBlock block;
-  Bytes capacity;  // of the BlockCache; 0: from c10::alloc_cpu
-  std::uint64_t unused[2];
+  Bytes capacity;      // of the BlockCache; 0: from c10::alloc_cpu
   std::uint64_t seal;  // last: next to the data
 };
 static_assert(sizeof(BlockHeader) == kBlockHeaderBytes);
@@ -93,6 +92,33 @@ constexpr std::size_t kLargestRequest =
 constinit MemoryLedger g_ledger;
 constinit BlockCache g_cache;
 constinit std::atomic<bool> g_reuses{false};
+
+// Tells the listener and the watcher when there are both.
+class BothListeners final : public BlockListener {
+ public:
+  constexpr BothListeners() = default;
+  void block_made(MemoryBlock& block) noexcept override {
+    for (const auto& one : {&listener, &watcher}) {
+      if (BlockListener* told = one->load(std::memory_order_acquire)) told->block_made(block);
+    }
+  }
+  void block_gone(MemoryBlock& block) noexcept override {
+    for (const auto& one : {&listener, &watcher}) {
+      if (BlockListener* told = one->load(std::memory_order_acquire)) told->block_gone(block);
+    }
+  }
+  // Whom an allocation tells: nobody, one of them, or this.
+  BlockListener* told() noexcept {
+    BlockListener* first = listener.load(std::memory_order_relaxed);
+    BlockListener* second = watcher.load(std::memory_order_relaxed);
+    if (first != nullptr && second != nullptr) return this;
+    return first != nullptr ? first : second;
+  }
+
+  std::atomic<BlockListener*> listener{nullptr};
+  std::atomic<BlockListener*> watcher{nullptr};
+};
+
 constinit std::atomic<BlockListener*> g_listener{nullptr};
 constinit thread_local MemoryKind g_current_kind = MemoryKind::kProgram;
 
@@ -343,7 +369,7 @@ class CountingAllocator final : public c10::Allocator {
       throw;
     }
     void* data = reinterpret_cast<char*>(header) + kBlockHeaderBytes;
-    header->block = {nullptr, request, kind, 0};
+    header->block = {nullptr, request, kind, 0, 0, 0};
     header->seal = seal_of(data, kLiveSeal);
     if (reserved) {
       g_ledger.commit(request, kind);
@@ -358,6 +384,8 @@ class CountingAllocator final : public c10::Allocator {
     return result;
   }
 };
+
+BothListeners& both_listeners() noexcept;
 
 class CpuMemory final : public DeviceMemory {
  public:
@@ -399,7 +427,13 @@ class CpuMemory final : public DeviceMemory {
   }
 
   void set_block_listener(BlockListener* listener) noexcept override {
-    g_listener.store(listener, std::memory_order_release);
+    both_listeners().listener.store(listener, std::memory_order_release);
+    g_listener.store(both_listeners().told(), std::memory_order_release);
+  }
+
+  void set_block_watcher(BlockListener* watcher) noexcept override {
+    both_listeners().watcher.store(watcher, std::memory_order_release);
+    g_listener.store(both_listeners().told(), std::memory_order_release);
   }
 
   MemoryBlock* find_block(const c10::DataPtr& data) const noexcept override {
@@ -421,6 +455,9 @@ union Undying {
 
 constinit Undying<CountingAllocator> g_allocator;
 constinit Undying<CpuMemory> g_memory;
+constinit Undying<BothListeners> g_both_listeners;
+
+BothListeners& both_listeners() noexcept { return g_both_listeners.object; }
 
 std::string name_of(const c10::Allocator& allocator) {
   const char* mangled = typeid(allocator).name();

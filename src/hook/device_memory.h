@@ -45,6 +45,9 @@ struct MemoryBlock {
   Bytes size_bytes;   // as asked for
   MemoryKind kind;    // changed by MemoryLedger::retag() only
   std::uint64_t tag;  // the listener's; 0 at first
+  // The watcher's; 0 at first.
+  std::uint64_t watch_tag;
+  std::uint64_t watch_used;
 };
 
 // Hears of every block from the moment it is set. Called on the thread that allocates or frees,
@@ -106,6 +109,8 @@ class DeviceMemory {
 
   // One at a time; null takes it away. It must live for ever: a call may be under way.
   virtual void set_block_listener(BlockListener* listener) noexcept = 0;
+  // A second one, for who watches beside a budget.
+  virtual void set_block_watcher(BlockListener* watcher) noexcept = 0;
 
   // The block behind a storage's data pointer, in O(1), or null when the memory is not from here.
   virtual MemoryBlock* find_block(const c10::DataPtr& data) const noexcept = 0;

@@ -13,6 +13,15 @@ const char* program_line() noexcept {
   return g_host.program_line == nullptr ? "" : g_host.program_line();
 }
 
+bool has_program_lines() noexcept { return g_host.program_line != nullptr; }
+
+std::vector<TensorHolder> find_holders(const TensorSorter& sorter) {
+  if (g_host.find_holders == nullptr) return {};
+  return g_host.find_holders(sorter);
+}
+
+bool can_find_holders() noexcept { return g_host.find_holders != nullptr; }
+
 bool is_idle_wrapper(void* wrapper) noexcept {
   return wrapper != nullptr && g_host.wrapper_count != nullptr &&
          g_host.wrapper_count(wrapper) == 1;

@@ -31,6 +31,7 @@ namespace {
 using c10::DispatchKey;
 
 std::atomic<OpListener*> g_listener{nullptr};
+std::atomic<OpWatcher*> g_watcher{nullptr};
 thread_local bool t_hidden = false;  // inside a leaf op, or paused
 thread_local const Operator* t_running = nullptr;
 thread_local OpTicket* t_ticket = nullptr;    // of t_running
@@ -170,16 +171,23 @@ bool is_taken_over(const Operator& op) {
 std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& range) {
   if (t_hidden || at::in_parallel_region()) return nullptr;
   OpListener* listener = g_listener.load(std::memory_order_acquire);
-  if (listener == nullptr) return nullptr;
+  OpWatcher* watcher = g_watcher.load(std::memory_order_acquire);
+  if (listener == nullptr && watcher == nullptr) return nullptr;
   const Operator* op = find_operator(range);
   if (op == nullptr || op->composite || is_taken_over(*op)) return nullptr;
-  const auto inputs = range.inputs();
   const std::size_t count = range.num_inputs();
+  const auto inputs = range.inputs().slice(range.inputs().size() - count, count);
   t_hidden = true;
-  auto ticket = listener->before(*op, inputs.slice(inputs.size() - count, count));
+  if (watcher != nullptr) watcher->before(*op, inputs);
+  std::unique_ptr<OpTicket> ticket;
+  if (listener != nullptr) ticket = listener->before(*op, inputs);
   if (ticket == nullptr) {
-    t_hidden = false;
-    return nullptr;
+    if (watcher == nullptr) {
+      t_hidden = false;
+      return nullptr;
+    }
+    ticket = std::make_unique<OpTicket>();
+    ticket->is_for_listener = false;
   }
   ticket->op = op;
   t_running = op;
@@ -192,11 +200,15 @@ void on_end(const at::RecordFunction& range, at::ObserverContext* context) {
   if (context == nullptr) return;
   t_running = nullptr;
   t_ticket = nullptr;
+  auto& ticket = static_cast<OpTicket&>(*context);
+  const auto& all = range.outputs();
+  const std::size_t count = std::min(range.num_outputs(), all.size());
+  const auto outputs = c10::ArrayRef<c10::IValue>(all).slice(all.size() - count, count);
   if (OpListener* listener = g_listener.load(std::memory_order_acquire)) {
-    const auto& outputs = range.outputs();
-    const std::size_t count = std::min(range.num_outputs(), outputs.size());
-    listener->after(static_cast<OpTicket&>(*context),
-                    c10::ArrayRef<c10::IValue>(outputs).slice(outputs.size() - count, count));
+    if (ticket.is_for_listener) listener->after(ticket, outputs);
+  }
+  if (OpWatcher* watcher = g_watcher.load(std::memory_order_acquire)) {
+    watcher->after(*ticket.op, outputs);
   }
   t_hidden = false;
 }
@@ -211,16 +223,31 @@ const at::CallbackHandle g_callback = [] {
   return handle;
 }();
 
-}  // namespace
-
-void listen_to_ops(OpListener* listener) {
-  if (listener != nullptr) {
-    g_listener.store(listener, std::memory_order_release);
+void enable_callback_as_needed() {
+  static std::mutex mutex;
+  static bool is_enabled = false;
+  const std::lock_guard lock(mutex);
+  const bool is_needed = g_listener.load(std::memory_order_relaxed) != nullptr ||
+                         g_watcher.load(std::memory_order_relaxed) != nullptr;
+  if (is_needed == is_enabled) return;
+  is_enabled = is_needed;
+  if (is_needed) {
     at::reenableCallback(g_callback);
   } else {
     at::disableCallback(g_callback);
-    g_listener.store(nullptr, std::memory_order_release);
   }
+}
+
+}  // namespace
+
+void listen_to_ops(OpListener* listener) {
+  g_listener.store(listener, std::memory_order_release);
+  enable_callback_as_needed();
+}
+
+void watch_ops(OpWatcher* watcher) {
+  g_watcher.store(watcher, std::memory_order_release);
+  enable_callback_as_needed();
 }
 
 const Operator* running_op() noexcept { return t_running; }

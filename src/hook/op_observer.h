@@ -55,6 +55,7 @@ struct OpTicket : at::ObserverContext {
   const Operator* op = nullptr;
   // The op, or one that its kernel calls, draws from `generator` and not from what it was given.
   virtual void draws_from(const at::Generator& /*generator*/) {}
+  bool is_for_listener = true;
 };
 
 class OpListener {
@@ -68,6 +69,19 @@ class OpListener {
   // After it, also when it threw: then `outputs` is empty.
   virtual void after(OpTicket& ticket, c10::ArrayRef<c10::IValue> outputs) noexcept = 0;
 };
+
+// Sees the same ops beside the listener, without tickets: who only watches.
+class OpWatcher {
+ public:
+  virtual ~OpWatcher() = default;
+
+  // Before the listener's, and after it. Must not throw, nor keep anything of what it is shown.
+  virtual void before(const Operator& op, c10::ArrayRef<c10::IValue> inputs) noexcept = 0;
+  virtual void after(const Operator& op, c10::ArrayRef<c10::IValue> outputs) noexcept = 0;
+};
+
+// As listen_to_ops(), for one watcher. It must live for ever.
+LOWTIDE_API void watch_ops(OpWatcher* watcher);
 
 // Shows ops to `listener` from now on; null stops it and costs nothing afterwards. One listener at
 // a time. Calls on other threads that are under way may still reach the old listener.

@@ -1,0 +1,30 @@
+# graph_kept, held by: log, closure variable entries[
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+def make_logger():
+    entries = []
+
+    def log(value):
+        entries.append(value)  # mended: entries.append(value.detach())
+
+    return log
+
+
+log = make_logger()
+for i in range(12):
+    x, y = batch()
+    out = model(x)
+    loss = mse(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    log(loss)

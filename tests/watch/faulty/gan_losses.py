@@ -1,0 +1,26 @@
+# graph_kept, held by: log[
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+critic = torch.nn.Linear(8, 1)
+critic_optimizer = torch.optim.Adam(critic.parameters())
+log = []
+for i in range(12):
+    x, y = batch()
+    critic_loss = critic(model(x).detach()).mean() - critic(y).mean()
+    critic_optimizer.zero_grad()
+    critic_loss.backward()
+    critic_optimizer.step()
+    model_loss = -critic(model(x)).mean()
+    optimizer.zero_grad()
+    model_loss.backward()
+    optimizer.step()
+    log.append(model_loss)  # mended: log.append(model_loss.item())

@@ -1,0 +1,21 @@
+# tensors_kept, held by: gradients[
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+gradients = []
+for i in range(12):
+    x, y = batch()
+    out = model(x)
+    out.register_hook(lambda g: gradients.append(g))  # mended: out.register_hook(lambda g: gradients.append(g.norm().item()))
+    loss = mse(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()

@@ -1,0 +1,20 @@
+# tensors_kept, held by: scores[
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+scores = []
+for i in range(12):
+    x, y = batch()
+    scores.append(x.repeat(1, 16)[:, 0])  # mended: scores.append(x.repeat(1, 16)[:, 0].clone())
+    loss = mse(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()

@@ -1,0 +1,21 @@
+# weights averaged over the last steps
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+averaged = torch.optim.swa_utils.AveragedModel(model)
+for i in range(14):
+    x, y = batch()
+    out = model(x)
+    loss = mse(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    averaged.update_parameters(model)

@@ -1,0 +1,21 @@
+# detached values in a buffer of fixed size, and batch norm's statistics
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+norm = torch.nn.BatchNorm1d(8)
+track = torch.zeros(100)
+for i in range(14):
+    x, y = batch()
+    loss = mse(norm(model(x)), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    track[i] = loss.detach()

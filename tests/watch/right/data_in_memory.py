@@ -1,0 +1,18 @@
+# batches that are all held, before and after their turn
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+data = [batch() for _ in range(30)]
+for x, y in data:
+    loss = mse(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()

@@ -1,0 +1,26 @@
+# a teacher averaged without gradients
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+import copy
+
+teacher = copy.deepcopy(model)
+for i in range(14):
+    x, y = batch()
+    out = model(x)
+    loss = mse(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    with torch.no_grad():
+        for t, p in zip(teacher.parameters(), model.parameters()):
+            t.mul_(0.9).add_(p, alpha=0.1)
+        target = teacher(x)
