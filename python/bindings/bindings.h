@@ -8,12 +8,15 @@ namespace lowtide::python {
 
 namespace py = pybind11;
 
-void bind_error(py::module_& module);           // include/lowtide/error.h
-void bind_bytes(py::module_& module);           // include/lowtide/bytes.h
-void bind_memory_meter(py::module_& module);    // include/lowtide/memory_meter.h
-void bind_budget(py::module_& module);          // include/lowtide/budget.h
-void bind_checkpoint(py::module_& module);      // include/lowtide/checkpoint.h
-void bind_ms_deform_attn(py::module_& module);  // include/lowtide/ms_deform_attn.h
+void bind_error(py::module_& module);                 // include/lowtide/error.h
+void bind_bytes(py::module_& module);                 // include/lowtide/bytes.h
+void bind_memory_meter(py::module_& module);          // include/lowtide/memory_meter.h
+void bind_budget(py::module_& module);                // include/lowtide/budget.h
+void bind_checkpoint(py::module_& module);            // include/lowtide/checkpoint.h
+void bind_sequence(py::module_& module);              // include/lowtide/sequence.h
+void bind_linear_cross_entropy(py::module_& module);  // include/lowtide/linear_cross_entropy.h
+void bind_large_linear(py::module_& module);          // include/lowtide/large_linear.h
+void bind_ms_deform_attn(py::module_& module);        // include/lowtide/ms_deform_attn.h
 void bind_deformable_detr_encoder(
     py::module_& module);             // include/lowtide/deformable_detr_encoder.h
 void bind_host(py::module_& module);  // src/hook/host.h

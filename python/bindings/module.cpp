@@ -10,6 +10,9 @@ PYBIND11_MODULE(_core, module) {
   bind_memory_meter(module);
   bind_budget(module);
   bind_checkpoint(module);
+  bind_sequence(module);
+  bind_linear_cross_entropy(module);
+  bind_large_linear(module);
   bind_ms_deform_attn(module);
   bind_deformable_detr_encoder(module);
   bind_host(module);

@@ -28,8 +28,11 @@ if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
     from lowtide import _core, compat, nn, ops
     from lowtide._budget import Budget, budget
     from lowtide._checkpoint import checkpoint, checkpoint_sequential, checkpoint_wrapper
+    from lowtide._large_layers import (
+        FactorisedComparison, checkpointed_mlp, compare_factorised, factorise, factorised_linear, linear_cross_entropy)
     from lowtide._meter import Meter, meter
     from lowtide._record import record
+    from lowtide._sequence import ScanReport, detach_state, scan, scan_cell, truncated_bptt
     from lowtide._watch import Watch, watch
     from lowtide.errors import (
         AllocationError, BudgetError, DivergenceError, Error, FormatError, InternalError, IoError, TorchError,
@@ -38,9 +41,11 @@ if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
     __version__: str = _core.version
 
     __all__ = [
-        "AllocationError", "Budget", "BudgetError", "DivergenceError", "Error", "FormatError", "InternalError",
-        "IoError", "Meter", "TorchError", "UsageError", "Watch", "budget", "checkpoint", "checkpoint_sequential",
-        "checkpoint_wrapper", "compat", "meter", "nn", "ops", "record", "watch"]
+        "AllocationError", "Budget", "BudgetError", "DivergenceError", "Error", "FactorisedComparison", "FormatError",
+        "InternalError", "IoError", "Meter", "ScanReport", "TorchError", "UsageError", "Watch", "budget", "checkpoint",
+        "checkpoint_sequential", "checkpoint_wrapper", "checkpointed_mlp", "compare_factorised", "compat",
+        "detach_state", "factorise", "factorised_linear", "linear_cross_entropy", "meter", "nn", "ops", "record",
+        "scan", "scan_cell", "truncated_bptt", "watch"]
 
     if globals().pop("start_session", False):  # set by _inject/sitecustomize.py
         from lowtide import _session

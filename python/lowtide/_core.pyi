@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 version: str
 torch_version: str
@@ -74,6 +74,101 @@ def run_region(
     offload: str,
     offload_directory: str,
 ) -> Any: ...
+
+# sequence.cpp
+class ScanReport:
+    def __init__(self) -> None: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def block_steps(self) -> int: ...
+    @property
+    def states(self) -> int: ...
+    @property
+    def state_bytes(self) -> int: ...
+    @property
+    def step_bytes(self) -> int: ...
+    @property
+    def memory(self) -> int: ...
+    @property
+    def planned_runs(self) -> int: ...
+    @property
+    def forward_runs(self) -> int: ...
+    @property
+    def backward_runs(self) -> int: ...
+    @property
+    def graph_runs(self) -> int: ...
+    @property
+    def unrolled(self) -> bool: ...
+
+def run_scan(
+    step: Callable[[list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]],
+    state: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
+    length: int,
+    memory: int,
+    generators: Sequence[Generator],
+    report: ScanReport | None,
+) -> tuple[list[Tensor], list[Tensor]]: ...
+
+# linear_cross_entropy.cpp
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    bias: Tensor | None,
+    class_weights: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    z_loss: float,
+    reduction: str,
+    chunk_bytes: int,
+    vocabulary_chunk: int,
+    gradients_in_forward: bool,
+) -> Tensor: ...
+
+# large_linear.cpp
+class LinearCost:
+    def __init__(self) -> None: ...
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def weights(self) -> int: ...
+    @property
+    def gradients(self) -> int: ...
+    @property
+    def optimizer(self) -> int: ...
+    @property
+    def multiply_adds(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+
+class FactorisedComparison:
+    def __init__(self) -> None: ...
+    @property
+    def inputs(self) -> int: ...
+    @property
+    def outputs(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def full(self) -> LinearCost: ...
+    @property
+    def factorised(self) -> LinearCost: ...
+    @property
+    def largest_saving_rank(self) -> int: ...
+
+def compare_factorised(
+    inputs: int,
+    outputs: int,
+    rank: int,
+    bias: bool,
+    element_bytes: int,
+    optimizer_values: int,
+    optimizer_element_bytes: int,
+) -> FactorisedComparison: ...
+def factorise(weight: Tensor, rank: int) -> tuple[Tensor, Tensor, float]: ...
+def factorised_linear(x: Tensor, up: Tensor, down: Tensor, bias: Tensor | None) -> Tensor: ...
 
 # ms_deform_attn.cpp
 def ms_deform_attn(

@@ -115,3 +115,58 @@ class DeformableDetrTransformerEncoder(nn.Module):
         # Its own parameters are not used, so it need not draw from the program's generator.
         with torch.random.fork_rng(devices=[]):
             self._encoder = _core.DeformableDetrTransformerEncoder(**self._arguments)
+
+
+class FactorisedLinear(nn.Module):
+    """A linear layer whose weight is a product of two thin ones: (x @ down.T) @ up.T + bias.
+
+    in_features, out_features, rank: down is (rank, in_features), up is (out_features, rank). Raises UsageError (LT0437)
+    unless 1 <= rank <= min(in_features, out_features). ``of`` makes one of a layer that is trained, ``cost`` says what
+    it costs and saves beside the full layer.
+    """
+
+    def __init__(self, in_features: int, out_features: int, rank: int, bias: bool = True, **factory: Any) -> None:
+        super().__init__()
+        _core.compare_factorised(in_features, out_features, rank, bias, 4, 2, 4)  # checks them
+        self.in_features, self.out_features, self.rank = in_features, out_features, rank
+        self.down = nn.Parameter(torch.empty(rank, in_features, **factory))
+        self.up = nn.Parameter(torch.empty(out_features, rank, **factory))
+        self.bias = nn.Parameter(torch.empty(out_features, **factory)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws weights whose product has entries of the variance that nn.Linear's have."""
+        # nn.Linear: uniform within 1 / sqrt(in), of variance 1 / (3 in). A sum of rank products has rank times theirs.
+        with torch.no_grad():
+            self.down.uniform_(-1, 1).mul_(self.in_features ** -0.5)
+            self.up.uniform_(-1, 1).mul_((3 / self.rank) ** 0.5)
+            if self.bias is not None:
+                self.bias.uniform_(-1, 1).mul_(self.in_features ** -0.5)
+
+    @classmethod
+    def of(cls, linear: nn.Linear, rank: int) -> FactorisedLinear:
+        """The best layer of that rank, by the singular value decomposition. ``relative_error`` says how good."""
+        up, down, error = _core.factorise(linear.weight, rank)
+        made = cls(
+            linear.in_features, linear.out_features, rank, linear.bias is not None, dtype=linear.weight.dtype)
+        with torch.no_grad():
+            made.up.copy_(up)
+            made.down.copy_(down)
+            if linear.bias is not None:
+                made.bias.copy_(linear.bias)
+        made.relative_error = error
+        return made
+
+    def cost(self, optimizer_values: int = 2) -> Any:
+        """The comparison with the full layer, as ``lowtide.compare_factorised``; optimizer_values as there."""
+        size = self.up.element_size()
+        return _core.compare_factorised(
+            self.in_features, self.out_features, self.rank, self.bias is not None, size, optimizer_values, size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., in_features) to (..., out_features)."""
+        return _core.factorised_linear(x, self.up, self.down, self.bias)
+
+    def extra_repr(self) -> str:
+        return (f"in_features={self.in_features}, out_features={self.out_features}, rank={self.rank}, "
+                f"bias={self.bias is not None}")

@@ -17,7 +17,9 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = pathlib.Path(os.environ.get("LOWTIDE_PROGRAM", ROOT / "build/release/bin/lowtide"))
-PAGES = ("docs/python.md", "docs/migration.md", "docs/limits.md", "docs/habits.md")
+PAGES = (
+    "docs/python.md", "docs/migration.md", "docs/limits.md", "docs/habits.md", "docs/long_sequences.md",
+    "docs/large_layers.md")
 BLOCK = re.compile(
     r"^(?:<!-- (?:file: (?P<file>\S+)|exit code: (?P<code>\d+)) -->\n)?```(?P<language>python|sh|text)\n(?P<text>.*?)^```$",
     re.M | re.S)
