@@ -11,6 +11,7 @@
 #include "src/base/file.h"
 #include "src/base/text.h"
 #include "src/plan/dtr_log.h"
+#include "src/plan/num_cp.h"
 #include "src/plan/plan_file.h"
 #include "src/report/plan_report.h"
 #include "src/tape/tape_bytes.h"
@@ -264,7 +265,41 @@ int largest_batch(const Arguments& arguments) {
   return kDone;
 }
 
+int num_cp(const Arguments& arguments) {
+  refuse_flags(arguments, {"svg", "plan", "largest-batch", "batches"}, "does not go with --num-cp");
+  if (arguments.words().size() > 1) throw UsageError("LT0155", "plan: --num-cp takes one tape");
+  const std::string& path = arguments.words()[0];
+  const Tape tape = read_tape(path);
+  const std::string prefix = arguments.has("layers") ? arguments.text("layers") : std::string();
+  const auto layers = checkpoint_layers(tape, prefix);
+  if (!layers) {
+    throw UsageError("LT0160",
+                     concat("no layers", prefix.empty() ? "" : concat(" ", prefix, ".0, .1"),
+                            " are known to ", path,
+                            ": none of its ops has a module with a number, forward and "
+                            "backward. Record it with lowtide record, and name the "
+                            "layers with --layers, such as encoder.layers"));
+  }
+  const Bytes budget = arguments.has("budget") ? arguments.bytes("budget") : 0;
+  const std::uint64_t plain = plain_ns(trace_of(tape));
+  print(arguments, num_cp_json(*layers, budget, plain), num_cp_text(*layers, budget, plain));
+  if (budget == 0 || smallest_num_cp(*layers, budget)) return kDone;
+  const Bytes least = *std::min_element(layers->peaks.begin(), layers->peaks.end());
+  std::fprintf(stderr,
+               "lowtide: no num_cp keeps %s within %s: the least peak is %s. Raise --budget, or "
+               "plan without --num-cp\n",
+               stem(path).c_str(), format_bytes(budget).c_str(), format_bytes(least).c_str());
+  return kNoPlanFits;
+}
+
 int run(const Arguments& arguments) {
+  if (arguments.has("num-cp")) {
+    if (arguments.text("format") == "dtr") {
+      throw UsageError("LT0155", "plan: --num-cp reads tapes. See: lowtide plan --help");
+    }
+    return num_cp(arguments);
+  }
+  refuse_flags(arguments, {"layers"}, "belongs to --num-cp");
   if (arguments.text("format") == "dtr") return plan_log(arguments);
   return arguments.has("largest-batch") ? largest_batch(arguments) : plan_tape(arguments);
 }
@@ -284,6 +319,11 @@ Verb plan_verb() {
                      "sizes, checked by a third",
                      ""},
                     {"batches", "N,N,N", "batch sizes of the tapes, where they do not say", ""},
+                    {"num-cp", "",
+                     "the peak for each number of checkpointed encoder layers, and the smallest "
+                     "number that fits --budget",
+                     ""},
+                    {"layers", "NAME", "of which layers, such as encoder.layers", ""},
                     {"json", "", "print the result as JSON", ""}},
           .examples = {"lowtide plan step.tape --budget 6GiB --plan step.plan",
                        "lowtide plan at4.tape at8.tape at16.tape --largest-batch --budget 24GiB",

@@ -1,5 +1,6 @@
-// lowtide run: a Python program inside a budget; lowtide record: its step as a tape. The package
-// does both (python/lowtide/_run.py); this finds the Python that has the package, and becomes it.
+// lowtide run: a Python program inside a budget; lowtide record: its step as a tape; lowtide
+// predict: its peak without running it at full size. The package does them
+// (python/lowtide/_run.py); this finds the Python that has the package, and becomes it.
 
 #include <unistd.h>
 
@@ -51,7 +52,7 @@ void show_package_of_build() {
 }
 
 int pass_on(const std::string& verb, const Arguments& arguments,
-            const std::vector<std::string>& flags) {
+            const std::vector<std::string>& flags, const std::vector<std::string>& switches = {}) {
   const std::string python = arguments.has("python") ? arguments.text("python") : default_python();
   std::vector<std::string> words{
       python_with_package(arguments, python), "-m", "lowtide", verb, "--python", python};
@@ -59,6 +60,9 @@ int pass_on(const std::string& verb, const Arguments& arguments,
     if (!arguments.has(flag)) continue;
     words.push_back("--" + flag);
     if (flag != "watch") words.push_back(arguments.text(flag));
+  }
+  for (const std::string& one : switches) {
+    if (arguments.has(one)) words.push_back("--" + one);
   }
   words.push_back("--");
   words.insert(words.end(), arguments.words().begin(), arguments.words().end());
@@ -84,6 +88,10 @@ int run(const Arguments& arguments) {
 }
 
 int record(const Arguments& arguments) { return pass_on("record", arguments, {"output"}); }
+
+int predict(const Arguments& arguments) {
+  return pass_on("predict", arguments, {"batch", "batch-option"}, {"json"});
+}
 
 const Word kCommand{.name = "COMMAND",
                     .help = "a script that ends in .py, or a program, with its arguments",
@@ -126,6 +134,24 @@ Verb record_verb() {
                        "lowtide plan step.tape --budget 6GiB"},
           .run = record,
           .passes_on = true};
+}
+
+Verb predict_verb() {
+  return {
+      .name = "predict",
+      .summary = "the peak of a Python program's training steps, from small runs of it",
+      .words = {kCommand},
+      .flags = {{"batch", "N", "predict for this batch size; else the program's own", ""},
+                {"batch-option", "NAME",
+                 "the program's option for its batch size, such as --bs; else one is looked for, "
+                 "and without one its DataLoaders are cut",
+                 ""},
+                {"json", "", "print the result as JSON", ""},
+                kPython},
+      .examples = {"lowtide predict train.py --batch-size 64",
+                   "lowtide predict --json --batch 256 -- python train.py"},
+      .run = predict,
+      .passes_on = true};
 }
 
 }  // namespace lowtide

@@ -16,6 +16,7 @@ Verb replay_verb();
 Verb report_verb();
 Verb run_verb();
 Verb record_verb();
+Verb predict_verb();
 Verb plan_verb();
 
 }  // namespace lowtide

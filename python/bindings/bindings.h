@@ -18,9 +18,10 @@ void bind_linear_cross_entropy(py::module_& module);  // include/lowtide/linear_
 void bind_large_linear(py::module_& module);          // include/lowtide/large_linear.h
 void bind_ms_deform_attn(py::module_& module);        // include/lowtide/ms_deform_attn.h
 void bind_deformable_detr_encoder(
-    py::module_& module);             // include/lowtide/deformable_detr_encoder.h
-void bind_host(py::module_& module);  // src/hook/host.h
-void bind_watch(py::module_& module);  // include/lowtide/watch.h
+    py::module_& module);                // include/lowtide/deformable_detr_encoder.h
+void bind_host(py::module_& module);     // src/hook/host.h
+void bind_predict(py::module_& module);  // src/observe/allocation_recorder.h, src/plan/peak_fit.h
+void bind_watch(py::module_& module);    // include/lowtide/watch.h
 
 // Throws libtorch's own form of the Python error that is set, which passes through its bindings and
 // its backward threads as it is. The GIL must be held.

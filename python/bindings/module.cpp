@@ -17,4 +17,5 @@ PYBIND11_MODULE(_core, module) {
   bind_deformable_detr_encoder(module);
   bind_host(module);
   bind_watch(module);
+  bind_predict(module);
 }

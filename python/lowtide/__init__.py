@@ -31,6 +31,7 @@ if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
     from lowtide._large_layers import (
         FactorisedComparison, checkpointed_mlp, compare_factorised, factorise, factorised_linear, linear_cross_entropy)
     from lowtide._meter import Meter, meter
+    from lowtide._predict import Prediction, largest_batch, predict
     from lowtide._record import record
     from lowtide._sequence import ScanReport, detach_state, scan, scan_cell, truncated_bptt
     from lowtide._watch import Watch, watch
@@ -42,10 +43,10 @@ if sys.argv[:1] != ["-m"] or sys.orig_argv[1:3] != ["-m", "lowtide"]:
 
     __all__ = [
         "AllocationError", "Budget", "BudgetError", "DivergenceError", "Error", "FactorisedComparison", "FormatError",
-        "InternalError", "IoError", "Meter", "ScanReport", "TorchError", "UsageError", "Watch", "budget", "checkpoint",
-        "checkpoint_sequential", "checkpoint_wrapper", "checkpointed_mlp", "compare_factorised", "compat",
-        "detach_state", "factorise", "factorised_linear", "linear_cross_entropy", "meter", "nn", "ops", "record",
-        "scan", "scan_cell", "truncated_bptt", "watch"]
+        "InternalError", "IoError", "Meter", "Prediction", "ScanReport", "TorchError", "UsageError", "Watch", "budget",
+        "checkpoint", "checkpoint_sequential", "checkpoint_wrapper", "checkpointed_mlp", "compare_factorised",
+        "compat", "detach_state", "factorise", "factorised_linear", "largest_batch", "linear_cross_entropy", "meter",
+        "nn", "ops", "predict", "record", "scan", "scan_cell", "truncated_bptt", "watch"]
 
     if globals().pop("start_session", False):  # set by _inject/sitecustomize.py
         from lowtide import _session

@@ -6,6 +6,7 @@ from typing import Any, Callable, Union
 import torch
 
 from lowtide import _core, _saved_tensors
+from lowtide._modules import ModuleHooks
 from lowtide.errors import UsageError
 
 Limit = Union[int, str]
@@ -32,6 +33,7 @@ class Budget:
         reserve: Limit | None = None,
         pack: bool = True,
         always_put_away: bool = False,
+        batch_size: int | None = None,
     ) -> None:
         if limit is None and tape is not None:
             pass  # lowtide.record
@@ -54,6 +56,7 @@ class Budget:
             "pack": pack,
             "always_put_away": always_put_away,
         }
+        self._modules = None if tape is None else ModuleHooks(batch_size)
         self._core: Any = None
         self._last_report: dict[str, Any] | None = None
 
@@ -63,6 +66,8 @@ class Budget:
             raise UsageError("budget: this budget is in force already; make another one [LT0310]", "LT0310")
         _saved_tensors.install()
         self._core = _core.MemoryBudget(self._limit, **self._options)
+        if self._modules is not None:
+            self._modules.install()
         return self
 
     def stop(self) -> None:
@@ -71,6 +76,8 @@ class Budget:
             return
         self._last_report = self._core.report()
         self._core = None
+        if self._modules is not None:
+            self._modules.remove()
 
     __enter__ = start
 

@@ -8,6 +8,7 @@ program starts (torchrun's workers) have a budget too.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pathlib
 import shutil
@@ -133,6 +134,47 @@ def run(arguments: Sequence[str]) -> NoReturn:
     become("run", words, options.python, variables)
 
 
+def parser_of_predict() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="lowtide predict", formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        description="""\
+Says what training steps of a program take, without running them at full size:
+
+  lowtide predict train.py --epochs 3 --batch-size 64
+  lowtide predict --json -- python train.py
+
+The program is started a few times with a small batch, and ended after three training steps (steps of an optimizer of
+torch.optim) each time. The batch is cut through the program's own option (one called --batch-size, --batch_size, -b,
+..., or named with --batch-option), else through the DataLoaders that it makes.""")
+    made.add_argument("--batch", metavar="N", type=int, help="predict for this batch size; else the program's own")
+    made.add_argument("--batch-option", metavar="NAME", help="the program's option for its batch size, such as --bs")
+    made.add_argument("--json", action="store_true", help="print the result as JSON")
+    made.add_argument("--python", metavar="PROGRAM", help="the Python for a script")
+    made.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="a script or a program")
+    return made
+
+
+def predict(arguments: Sequence[str]) -> NoReturn:
+    options = parser_of_predict().parse_args(arguments)
+    words = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not words:
+        fail("predict: what shall run? For example: lowtide predict train.py --batch-size 64")
+    if options.batch is not None and options.batch < 1:
+        fail(f"predict: --batch {options.batch}: a batch has one sample or more")
+    command = command_of("predict", words, options.python)
+    if shutil.which(command[0]) is None:
+        fail(f"predict: {command[0]}: not found, or not a program", NOT_FOUND)
+    # The fit needs the bindings, so torch: in the Python that has the package.
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(INJECT.parent.parent), *(p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p)])
+    wanted = json.dumps({"command": command, "batch": options.batch, "batch_option": options.batch_option,
+                         "json": options.json})
+    sys.stdout.flush()
+    code = "import sys; from lowtide import _script_prediction; sys.exit(_script_prediction.main(sys.argv[1]))"
+    os.execve(sys.executable, [sys.executable, "-c", code, wanted], environment)
+
+
 def check_folder(verb: str, what: str, path: str) -> None:
     if not os.access(os.path.dirname(os.path.abspath(path)), os.W_OK):
         fail(f"{verb}: cannot write {what} {path}: no such folder, or not writable")
@@ -155,11 +197,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         run(words[1:])
     if words[:1] == ["record"]:
         record(words[1:])
+    if words[:1] == ["predict"]:
+        predict(words[1:])
     if not words or words[0] in ("-h", "--help"):
         print("usage: python -m lowtide run --budget B [--spill DIR] [--watch] [--report FILE] [--python PROGRAM] [--] "
               "COMMAND ...\n"
               "       python -m lowtide run --watch [--report FILE] [--python PROGRAM] [--] COMMAND ...\n"
-              "       python -m lowtide record [-o FILE] [--python PROGRAM] [--] COMMAND ...\n\n"
+              "       python -m lowtide record [-o FILE] [--python PROGRAM] [--] COMMAND ...\n"
+              "       python -m lowtide predict [--json] [--batch N] [--python PROGRAM] [--] COMMAND ...\n\n"
               "The other commands are those of the program `lowtide`.")
         sys.exit(0 if words else WRONG_USAGE)
-    fail(f"{words[0]}: this is a command of the program `lowtide`, not of `python -m lowtide`, which knows: run, record")
+    fail(f"{words[0]}: this is a command of the program `lowtide`, not of `python -m lowtide`, which knows: run, record, predict")

@@ -25,6 +25,11 @@ def start() -> None:
     if _budget is not None or _watch is not None:
         return
     compat.fairscale.install()
+    if "LOWTIDE_RUN_PREDICT" in os.environ:
+        from lowtide import _logged_run
+
+        _logged_run.start()
+        return
     tape = os.environ.get("LOWTIDE_RUN_TAPE")
     if tape is not None:
         _budget = lowtide.record(_with_rank(tape)).start()

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "src/observe/module_places.h"
+
 namespace lowtide {
 
 namespace {
@@ -57,6 +59,7 @@ void TapeRecorder::begin(Bytes live_bytes) {
     live_bytes -= std::min(live_bytes, t_frame.now);
   }
   tape_ = Tape{};
+  ModulePlaces::begin_step();
   first_events_.clear();
   held_.clear();
   names_.clear();
@@ -78,6 +81,7 @@ Tape TapeRecorder::end() {
   events.insert(events.end(), first_events_.begin(), first_events_.end());
   events.insert(events.end(), tape_.events.begin(), tape_.events.end());
   tape_.events = std::move(events);
+  tape_.batch_size = ModulePlaces::batch_size();
   ++epoch_;
   return std::exchange(tape_, Tape{});
 }
@@ -169,6 +173,7 @@ void TapeRecorder::op_ended(const char* name, const char* line, std::uint64_t co
                             std::uint8_t flags, std::span<hook::MemoryBlock* const> results) {
   Frame& frame = t_frame;
   if (frame.depth == 0 || --frame.depth > 0) return;
+  const char* module = ModulePlaces::current();
   const std::lock_guard lock(mutex_);
   if (!is_on() || frame.epoch != epoch_) return;
   const auto is_result = [&](const hook::MemoryBlock* block) {
@@ -180,6 +185,7 @@ void TapeRecorder::op_ended(const char* name, const char* line, std::uint64_t co
   TapeOp op;
   op.name = name_index(name);
   if (line[0] != '\0') op.source = name_index(line);
+  if (module[0] != '\0') op.module = name_index(module);
   op.flags = flags;
   op.cost_ns = cost_ns;
   op.working_bytes = frame.peak - frame.now;

@@ -14,7 +14,8 @@
 // What it is told: each block made and freed, by the allocator; the leaf ops; saved tensors; and
 // when the program let go of a storage that is saved (`let_go`). Blocks that are made and freed
 // inside one op become its working bytes; those that outlive it, its outputs. What lived before the
-// step is one storage until something reads it.
+// step is one storage until something reads it. The module of an op and the batch size are what
+// ModulePlaces says.
 //
 // A step under a budget also drops and brings back. The tape does not show that: a block that is
 // about to be dropped is set aside() with a tag and taken up again by resume(), and blocks of a

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "src/base/assert.h"
+#include "src/plan/chain_plan.h"
 #include "src/plan/greedy_run.h"
 #include "src/plan/keep_set.h"
 #include "src/plan/online_policy.h"
@@ -63,7 +64,12 @@ std::uint64_t thread_cpu_ns() {
 class Planner::Impl {
  public:
   explicit Impl(const Trace& trace)
-      : trace_(trace), graph_(trace), run_(graph_), plain_(graph_, {}), small_(graph_) {
+      : trace_(trace),
+        graph_(trace),
+        run_(graph_),
+        plain_(graph_, {}),
+        small_(graph_),
+        chain_(graph_) {
     LOWTIDE_ASSERT(plain_.is_sound());
     find_moments();
   }
@@ -163,6 +169,13 @@ class Planner::Impl {
     consider(Schedule(graph_, std::move(replays)));
   }
 
+  void try_chain() {
+    if (!chain_.possible()) return;
+    ++tries_;
+    auto replays = chain_(budget());
+    if (replays) consider(Schedule(graph_, std::move(*replays)));
+  }
+
   // True: better than any before.
   bool consider(Schedule schedule) {
     if (!schedule.is_sound() || schedule.peak_bytes() > budget()) return false;
@@ -202,6 +215,7 @@ class Planner::Impl {
 
   void search() {
     try_online();
+    try_chain();
     tightest_ = moments_.front();
     raise_bound(moments_.front());
     std::vector<float> weights(graph_.slot_count(), 1);
@@ -381,6 +395,7 @@ class Planner::Impl {
   GreedyRun run_;
   Schedule plain_;
   SmallSearch small_;
+  ChainPlan chain_;
   std::vector<std::uint32_t> moments_;
   std::map<std::uint32_t, KeepSets> sets_;
   PlannerOptions options_;

@@ -343,4 +343,38 @@ std::string largest_batch_text(const LargestBatch& answer) {
                          100 * (ratio(answer.predicted_bytes, answer.measured_bytes) - 1));
 }
 
+Json num_cp_json(const LayerPeaks& layers, Bytes budget_bytes, std::uint64_t plain_ns) {
+  Json json = Json::object();
+  json["layers"] = layers.layers;
+  json["points"] = Json::array();
+  for (std::size_t count = 0; count < layers.peaks.size(); ++count) {
+    Json point = Json::object();
+    point["num_cp"] = std::uint64_t{count};
+    point["peak_bytes"] = layers.peaks[count];
+    point["overhead"] = plain_ns == 0 ? 1.0 : 1.0 + ratio(layers.extra_ns[count], plain_ns);
+    json["points"].push_back(std::move(point));
+  }
+  if (budget_bytes > 0) {
+    const auto smallest = smallest_num_cp(layers, budget_bytes);
+    json["budget_bytes"] = budget_bytes;
+    json["num_cp"] = smallest ? Json(std::uint64_t{*smallest}) : Json();
+  }
+  return json;
+}
+
+std::string num_cp_text(const LayerPeaks& layers, Bytes budget_bytes, std::uint64_t plain_ns) {
+  std::string out = formatted("%zu layers: %s\n  num_cp         peak   time of plain\n",
+                              layers.peaks.size() - 1, layers.layers.c_str());
+  for (std::size_t count = 0; count < layers.peaks.size(); ++count) {
+    out += formatted("  %6zu  %11s   %.3f\n", count, format_bytes(layers.peaks[count]).c_str(),
+                     plain_ns == 0 ? 1.0 : 1.0 + ratio(layers.extra_ns[count], plain_ns));
+  }
+  if (budget_bytes == 0) return out;
+  const auto smallest = smallest_num_cp(layers, budget_bytes);
+  if (smallest) {
+    out += formatted("smallest num_cp in %s: %zu\n", format_bytes(budget_bytes).c_str(), *smallest);
+  }
+  return out;
+}
+
 }  // namespace lowtide

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "src/base/json.h"
+#include "src/plan/num_cp.h"
 #include "src/plan/plan_curve.h"
 #include "src/plan/plan_summary.h"
 #include "src/tape/tape.h"
@@ -55,5 +56,9 @@ struct LargestBatch {
 };
 Json largest_batch_json(const LargestBatch& answer);
 std::string largest_batch_text(const LargestBatch& answer);
+
+// The peak for each number of checkpointed layers; `budget_bytes` 0: none was given.
+Json num_cp_json(const LayerPeaks& layers, Bytes budget_bytes, std::uint64_t plain_ns);
+std::string num_cp_text(const LayerPeaks& layers, Bytes budget_bytes, std::uint64_t plain_ns);
 
 }  // namespace lowtide

@@ -59,6 +59,6 @@ def start():
 
 
 here = os.path.dirname(os.path.abspath(__file__))
-if any(name in os.environ for name in ("LOWTIDE_RUN_BUDGET", "LOWTIDE_RUN_TAPE", "LOWTIDE_RUN_WATCH")):
+if not {"LOWTIDE_RUN_BUDGET", "LOWTIDE_RUN_TAPE", "LOWTIDE_RUN_PREDICT", "LOWTIDE_RUN_WATCH"}.isdisjoint(os.environ):
     sys.meta_path.insert(0, AfterTorch(start))
 run_other_sitecustomize(here)

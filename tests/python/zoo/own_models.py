@@ -104,29 +104,31 @@ class Transducer(nn.Module):
         return -total.mean()
 
 
-Loss = Callable[[nn.Module], torch.Tensor]
+Loss = Callable[[Any, Any], torch.Tensor]
+Made = tuple[nn.Module, Any, Loss]  # the model, a batch, and the loss of one on the other
 
 
-def unet() -> tuple[nn.Module, Loss]:
-    x, y = torch.randn(4, 3, 32, 32), torch.randint(0, 2, (4, 32, 32))
-    return UNet(), lambda model: F.cross_entropy(model(x), y)
+def unet(count: int = 4) -> Made:
+    batch = torch.randn(count, 3, 32, 32), torch.randint(0, 2, (count, 32, 32))
+    return UNet(), batch, lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])
 
 
-def resnet_with_batch_norm() -> tuple[nn.Module, Loss]:
-    x, y = torch.randn(8, 3, 32, 32), torch.randint(0, 10, (8,))
+def resnet_with_batch_norm(count: int = 8) -> Made:
+    batch = torch.randn(count, 3, 32, 32), torch.randint(0, 10, (count,))
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(inplace=True), *[ResidualBlock(32) for _ in range(4)],
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
-    return model, lambda model: F.cross_entropy(model(x), y)
+    return model, batch, lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])
 
 
-def lstm_language_model() -> tuple[nn.Module, Loss]:
-    ids = torch.randint(0, 200, (8, 33))
-    return LstmLanguageModel(), lambda model: F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+def lstm_language_model(count: int = 8) -> Made:
+    ids = torch.randint(0, 200, (count, 33))
+    return LstmLanguageModel(), ids, lambda model, ids: F.cross_entropy(
+        model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
 
-def diffusion_step() -> tuple[nn.Module, Loss]:
-    images = torch.randn(4, 3, 32, 32)
+def diffusion_step(count: int = 4) -> Made:
+    images = torch.randn(count, 3, 32, 32)
 
     class Denoiser(nn.Module):
         def __init__(self) -> None:
@@ -137,71 +139,82 @@ def diffusion_step() -> tuple[nn.Module, Loss]:
         def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
             return self.net(x + self.time(t)[:, :, None, None])
 
-    def loss(model: nn.Module) -> torch.Tensor:
-        t = torch.rand(4, 1)
+    def loss(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        t = torch.rand(len(images), 1)
         noise = torch.randn_like(images)
         mixed = images * (1 - t)[:, :, None, None] + noise * t[:, :, None, None]
         return F.mse_loss(model(mixed, t), noise)
 
-    return Denoiser(), loss
+    return Denoiser(), images, loss
 
 
-def gan() -> tuple[nn.Module, Loss]:
-    real = torch.randn(64, 128)
+def gan(count: int = 64) -> Made:
+    real = torch.randn(count, 128)
     model = nn.ModuleDict({
         "generator": nn.Sequential(nn.Linear(32, 256), nn.LeakyReLU(0.2), nn.Linear(256, 128)),
         "critic": nn.Sequential(nn.Linear(128, 256), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(256, 1))})
 
-    def loss(model: Any) -> torch.Tensor:
-        fake = model["generator"](torch.randn(64, 32))
+    def loss(model: Any, real: torch.Tensor) -> torch.Tensor:
+        fake = model["generator"](torch.randn(len(real), 32))
         wrong = F.softplus(model["critic"](fake.detach())).mean() + F.softplus(-model["critic"](real)).mean()
         wrong.backward()
         return F.softplus(-model["critic"](fake)).mean()
 
-    return model, loss
+    return model, real, loss
 
 
-def contrastive() -> tuple[nn.Module, Loss]:
-    x = torch.randn(32, 128)
+def contrastive(count: int = 32) -> Made:
+    x = torch.randn(count, 128)
     model = nn.Sequential(nn.Linear(128, 256), nn.BatchNorm1d(256), nn.ReLU(), nn.Linear(256, 64))
 
-    def loss(model: nn.Module) -> torch.Tensor:
+    def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
         a = F.normalize(model(x + 0.1 * torch.randn_like(x)), dim=1)
         b = F.normalize(model(x + 0.1 * torch.randn_like(x)), dim=1)
         scores = torch.cat([a, b]) @ torch.cat([a, b]).T / 0.1
         scores.fill_diagonal_(float("-inf"))
-        return F.cross_entropy(scores, torch.arange(64).roll(32))
+        return F.cross_entropy(scores, torch.arange(2 * len(x)).roll(len(x)))
 
-    return model, loss
-
-
-def graph_net() -> tuple[nn.Module, Loss]:
-    nodes, edges, y = torch.randn(200, 64), torch.randint(0, 200, (2, 800)), torch.randn(200, 64)
-    return GraphNet(), lambda model: F.mse_loss(model(nodes, edges), y)
+    return model, x, loss
 
 
-def vae() -> tuple[nn.Module, Loss]:
-    x = torch.rand(64, 256)
-    return Vae(), lambda model: model(x)
+def graph_net(count: int | None = None) -> Made:
+    """One graph of 200 nodes; or ``count`` of 50, which become one."""
+    if count is None:
+        batch = torch.randn(200, 64), torch.randint(0, 200, (2, 800)), torch.randn(200, 64)
+    else:
+        batch = torch.randn(count, 50, 64), torch.randint(0, 50, (count, 2, 200)), torch.randn(count, 50, 64)
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        nodes, edges, y = batch
+        if nodes.dim() == 3:
+            edges = (edges + 50 * torch.arange(len(edges))[:, None, None]).transpose(0, 1).flatten(1)
+            nodes, y = nodes.flatten(0, 1), y.flatten(0, 1)
+        return F.mse_loss(model(nodes, edges), y)
+
+    return GraphNet(), batch, loss
 
 
-def transducer() -> tuple[nn.Module, Loss]:
-    sound, ids = torch.randn(4, 40, 16), torch.randint(1, 50, (4, 21))
-    return Transducer(), lambda model: model(sound, ids)
+def vae(count: int = 64) -> Made:
+    return Vae(), torch.rand(count, 256), lambda model, x: model(x)
 
 
-def physics_informed() -> tuple[nn.Module, Loss]:
-    points = torch.rand(512, 2)
+def transducer(count: int = 4) -> Made:
+    batch = torch.randn(count, 40, 16), torch.randint(1, 50, (count, 21))
+    return Transducer(), batch, lambda model, batch: model(*batch)
+
+
+def physics_informed(count: int = 512) -> Made:
+    points = torch.rand(count, 2)
     model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
 
-    def loss(model: nn.Module) -> torch.Tensor:
+    def loss(model: nn.Module, points: torch.Tensor) -> torch.Tensor:
         where = points.clone().requires_grad_()
         u = model(where)
         first = torch.autograd.grad(u.sum(), where, create_graph=True)[0]
         second = torch.autograd.grad(first[:, 0].sum(), where, create_graph=True)[0][:, 0]
         return (first[:, 1] - 0.1 * second + u.squeeze() * first[:, 0]).square().mean()
 
-    return model, loss
+    return model, points, loss
 
 
 CASES = {
@@ -210,6 +223,11 @@ CASES = {
         physics_informed)}
 
 
-def case(name: str) -> tuple[nn.Module, Loss]:
+def case(name: str) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]:
     """The model and its loss on a fixed batch."""
-    return CASES[name]()
+    model, batch, loss = CASES[name]()
+    return model, lambda model: loss(model, batch)
+
+
+# Batch sizes for predict.py.
+SIZES = {"gan": (64, 160, 256), "contrastive": (32, 80, 128), "vae": (64, 160, 256), "physics_informed": (256, 640, 1024)}

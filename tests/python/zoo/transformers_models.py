@@ -18,44 +18,44 @@ def _make(config: str, model: str, **options: Any) -> torch.nn.Module:
     return getattr(transformers, model)(getattr(transformers, config)(**options))
 
 
-def _words() -> dict[str, torch.Tensor]:
-    ids = torch.randint(3, WORDS, (BATCH, LENGTH))
+def _words(count: int = BATCH) -> dict[str, torch.Tensor]:
+    ids = torch.randint(3, WORDS, (count, LENGTH))
     return {"input_ids": ids, "labels": ids.clone()}
 
 
-def _masked_words() -> dict[str, torch.Tensor]:
-    batch = _words()
-    batch["attention_mask"] = torch.ones(BATCH, LENGTH, dtype=torch.int64)
+def _masked_words(count: int = BATCH) -> dict[str, torch.Tensor]:
+    batch = _words(count)
+    batch["attention_mask"] = torch.ones(count, LENGTH, dtype=torch.int64)
     batch["attention_mask"][0, LENGTH // 2:] = 0
     return batch
 
 
-def _classes() -> dict[str, torch.Tensor]:
-    return {"input_ids": torch.randint(3, WORDS, (BATCH, LENGTH)), "labels": torch.randint(0, 2, (BATCH,))}
+def _classes(count: int = BATCH) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.randint(3, WORDS, (count, LENGTH)), "labels": torch.randint(0, 2, (count,))}
 
 
-def _image(size: int = 64) -> dict[str, torch.Tensor]:
-    return {"pixel_values": torch.randn(BATCH, 3, size, size), "labels": torch.randint(0, 2, (BATCH,))}
+def _image(count: int = BATCH, size: int = 64) -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.randn(count, 3, size, size), "labels": torch.randint(0, 2, (count,))}
 
 
-def _segments(size: int = 64) -> dict[str, torch.Tensor]:
-    return {"pixel_values": torch.randn(2, 3, size, size), "labels": torch.randint(0, 2, (2, size, size))}
+def _segments(count: int = 2, size: int = 64) -> dict[str, torch.Tensor]:
+    return {"pixel_values": torch.randn(count, 3, size, size), "labels": torch.randint(0, 2, (count, size, size))}
 
 
-def _boxes(size: int = 64) -> dict[str, Any]:
-    labels = [{"class_labels": torch.tensor([0, 1]), "boxes": torch.rand(2, 4) * 0.4 + 0.3} for _ in range(2)]
-    return {"pixel_values": torch.randn(2, 3, size, size), "labels": labels}
+def _boxes(count: int = 2, size: int = 64) -> dict[str, Any]:
+    labels = [{"class_labels": torch.tensor([0, 1]), "boxes": torch.rand(2, 4) * 0.4 + 0.3} for _ in range(count)]
+    return {"pixel_values": torch.randn(count, 3, size, size), "labels": labels}
 
 
-Case = tuple[Callable[[], torch.nn.Module], Callable[[], dict[str, Any]]]
+Case = tuple[Callable[[], torch.nn.Module], Callable[..., dict[str, Any]]]
 CASES: dict[str, Case] = {}
 
 
-def _text(name: str, config: str, model: str, batch: Callable[[], dict[str, Any]] = _words, **options: Any) -> None:
+def _text(name: str, config: str, model: str, batch: Callable[..., dict[str, Any]] = _words, **options: Any) -> None:
     CASES[name] = (lambda: _make(config, model, **{**TEXT, **options}), batch)
 
 
-def _other(name: str, config: str, model: str, batch: Callable[[], dict[str, Any]], **options: Any) -> None:
+def _other(name: str, config: str, model: str, batch: Callable[..., dict[str, Any]], **options: Any) -> None:
     CASES[name] = (lambda: _make(config, model, **options), batch)
 
 
@@ -129,19 +129,19 @@ _other("deformable_detr", "DeformableDetrConfig", "DeformableDetrForObjectDetect
                         "depths": [1, 1, 1, 1], "out_features": ["stage3", "stage4"]})
 # Sound, and pictures with words.
 _other("wav2vec2", "Wav2Vec2Config", "Wav2Vec2ForSequenceClassification",
-       lambda: {"input_values": torch.randn(2, 4000), "labels": torch.randint(0, 2, (2,))}, hidden_size=64,
+       lambda count=2: {"input_values": torch.randn(count, 4000), "labels": torch.randint(0, 2, (count,))}, hidden_size=64,
        num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, conv_dim=(32, 32, 32),
        conv_kernel=(10, 3, 3), conv_stride=(5, 2, 2), num_feat_extract_layers=3, num_conv_pos_embeddings=16,
        num_conv_pos_embedding_groups=4, classifier_proj_size=32)
 _other("whisper", "WhisperConfig", "WhisperForConditionalGeneration",
-       lambda: {"input_features": torch.randn(2, 16, 100), "labels": torch.randint(3, WORDS, (2, 12))},
+       lambda count=2: {"input_features": torch.randn(count, 16, 100), "labels": torch.randint(3, WORDS, (count, 12))},
        d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
        encoder_ffn_dim=128, decoder_ffn_dim=128, vocab_size=WORDS, num_mel_bins=16, max_source_positions=50,
        max_target_positions=32, decoder_start_token_id=1, pad_token_id=0, bos_token_id=1, eos_token_id=2,
        begin_suppress_tokens=None)
 _other("clip", "CLIPConfig", "CLIPModel",
-       lambda: {"input_ids": torch.randint(3, WORDS, (BATCH, 16)), "pixel_values": torch.randn(BATCH, 3, 64, 64),
-                "return_loss": True},
+       lambda count=BATCH: {"input_ids": torch.randint(3, WORDS, (count, 16)),
+                            "pixel_values": torch.randn(count, 3, 64, 64), "return_loss": True},
        text_config={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
                     "vocab_size": WORDS, "max_position_embeddings": 32, "bos_token_id": 1, "eos_token_id": 2},
        vision_config={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
@@ -151,8 +151,13 @@ _other("clip", "CLIPConfig", "CLIPModel",
 
 def case(name: str) -> tuple[torch.nn.Module, Callable[[torch.nn.Module], torch.Tensor]]:
     """The model and its loss on a fixed batch."""
+    model, batch, loss = make_case(name)
+    return model, lambda model: loss(model, batch)
+
+
+def make_case(name: str, *count: int) -> tuple[torch.nn.Module, Any, Callable[[Any, Any], torch.Tensor]]:
+    """The model, a batch of ``count`` samples, and the loss of one on the other."""
     make, batch_of = CASES[name]
     model = make()
     model.train()
-    batch = batch_of()
-    return model, lambda model: model(**batch).loss
+    return model, batch_of(*count), lambda model, batch: model(**batch).loss
