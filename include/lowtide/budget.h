@@ -101,9 +101,9 @@ struct LOWTIDE_API ProgramHold {
 
 // What a budget did; valid during the budget and after it.
 struct LOWTIDE_API BudgetReport {
-  Bytes limit_bytes = 0;               // in force; 0 while a share is still being measured
-  double share = 0;                    // 0 when the limit was given in bytes
-  Bytes peak_bytes = 0;                // counted, over the budget's life
+  Bytes limit_bytes = 0;  // in force; 0 while a share is still being measured
+  double share = 0;       // 0 when the limit was given in bytes
+  Bytes peak_bytes = 0;   // counted, over the budget's life
   // Of the process's resident memory (VmHWM, or what was seen where steps ended), over what it was
   // when the budget began; and what of it are neither tensors nor blocks kept for the next ones:
   // kernels' scratch (oneDNN), the C library, Python.
@@ -122,11 +122,11 @@ struct LOWTIDE_API BudgetReport {
   Bytes budget_lower_bound_bytes = 0;
   std::uint64_t spilled_tensors = 0;  // written to the spill file
   Bytes spilled_bytes = 0;
-  std::uint64_t spill_wait_ns = 0;  // the program waited for the file, either way
-  std::uint64_t packed_tensors = 0;  // packed in memory
-  Bytes packed_bytes = 0;            // before
-  Bytes packed_into_bytes = 0;       // and after
-  std::uint64_t pack_ns = 0;         // packing and unpacking
+  std::uint64_t spill_wait_ns = 0;         // the program waited for the file, either way
+  std::uint64_t packed_tensors = 0;        // packed in memory
+  Bytes packed_bytes = 0;                  // before
+  Bytes packed_into_bytes = 0;             // and after
+  std::uint64_t pack_ns = 0;               // packing and unpacking
   Bytes program_bytes = 0;                 // what the program itself holds now, of what an op made
   std::vector<ProgramHold> program_holds;  // the same by op and line, largest first; at most 16
 
@@ -175,7 +175,9 @@ struct BudgetOptions {
 
   // Saved tensors with at most two values (masks), or of many zeros (the results of relu and
   // dropout), are packed in memory where that costs less than computing them again.
-  bool pack = true;
+  // Neither this nor spilling is finished: both are refused with UsageError (LT0318) unless the
+  // environment has LOWTIDE_UNFINISHED (docs/limits.md).
+  bool pack = false;
 
   // For tests: whatever can be put elsewhere is, rather than computed again.
   bool always_put_away = false;
@@ -195,8 +197,8 @@ struct BudgetOptions {
 
   // When not empty: the tape of the last step that was recorded (the second one, which has the
   // optimizer's state, or a later one of another kind), for `lowtide plan` and `lowtide explain`.
-  // Written when the budget ends; without a whole step, UsageError (LT0309) then, on stderr. UsageError
-  // (LT0307) when the file cannot be created.
+  // Written when the budget ends; without a whole step, UsageError (LT0309) then, on stderr.
+  // UsageError (LT0307) when the file cannot be created.
   std::string tape_path;
 };
 
@@ -214,10 +216,11 @@ class LOWTIDE_API MemoryBudget {
 
   // For a budget below what parameters, gradients and optimizer state take: from now on they may be
   // in the spill file while no op uses them. `tensors`: parameters, whose gradients take part too,
-  // and the optimizer's state that is there already; what it makes later is seen. What is changed is written again; see docs/performance.md for what
-  // that costs. Until the budget ends, memory that is away can be read by ops only: data_ptr(), and
-  // torch::save() of a parameter, raise an error then. Storages that the program holds otherwise
-  // (detached views, numpy arrays) never leave.
+  // and the optimizer's state that is there already; what it makes later is seen. What is changed
+  // is written again; see docs/performance.md for what that costs. Until the budget ends, memory
+  // that is away can be read by ops only: data_ptr(), and torch::save() of a parameter, raise an
+  // error then. Storages that the program holds otherwise (detached views, numpy arrays) never
+  // leave.
   //   budget.attach(optimizer.parameters());
   // Throws UsageError (LT0316) when the budget has no spill_directory.
   void attach(const std::vector<at::Tensor>& tensors);

@@ -119,8 +119,7 @@ void bind_budget(py::module_& module) {
            }),
            py::arg("limit"), py::arg("check_replays"), py::arg("verify_replay"),
            py::arg("on_event"), py::arg("trace_path"), py::arg("tape_path"),
-           py::arg("spill_directory"), py::arg("spill_limit"),
-           py::arg("reserve"), py::arg("pack"),
+           py::arg("spill_directory"), py::arg("spill_limit"), py::arg("reserve"), py::arg("pack"),
            py::arg("always_put_away"))
       .def("attach", &MemoryBudget::attach, py::arg("tensors"),
            py::call_guard<py::gil_scoped_release>())

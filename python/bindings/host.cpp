@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "python/bindings/bindings.h"
-#include "src/hook/saved_tensor_hooks.h"
 #include "python/bindings/frames.h"
+#include "src/hook/saved_tensor_hooks.h"
 
 namespace lowtide::python {
 namespace {

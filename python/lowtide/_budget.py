@@ -31,7 +31,7 @@ class Budget:
         spill: str | os.PathLike[str] | None = None,
         spill_limit: Limit | None = None,
         reserve: Limit | None = None,
-        pack: bool = True,
+        pack: bool = False,
         always_put_away: bool = False,
         batch_size: int | None = None,
     ) -> None:
@@ -139,7 +139,7 @@ def budget(
     spill: str | os.PathLike[str] | None = None,
     spill_limit: Limit | None = None,
     reserve: Limit | None = None,
-    pack: bool = True,
+    pack: bool = False,
     always_put_away: bool = False,
 ) -> Budget:
     """Keeps the bytes of CPU tensors within ``limit``, not for a moment above it.
@@ -162,6 +162,7 @@ def budget(
     reserve: so much of the limit is left for memory that is not counted (see outside_bytes in the report).
     pack: saved tensors with at most two values (masks), or of many zeros (the results of relu and dropout), are packed
         in memory where that costs less than computing them again.
+        Neither is finished: spill and pack are refused (LT0318) unless the environment has LOWTIDE_UNFINISHED.
     always_put_away: for tests: whatever can be packed or spilled is, rather than computed again.
 
     Results are those of the plain run, bit for bit. Tensors that the program can still reach are never taken away.

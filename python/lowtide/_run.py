@@ -122,6 +122,8 @@ def run(arguments: Sequence[str]) -> NoReturn:
         fail(f"run: {problem}")
     if options.report:
         check_folder("run", "the report", options.report)
+    if options.spill is not None and "LOWTIDE_UNFINISHED" not in os.environ:
+        fail("run: --spill is not in this version: it is not finished; leave it out")
     if options.spill is not None and not os.path.isdir(options.spill):
         fail(f"run: --spill {options.spill}: no such directory")
     variables = {"LOWTIDE_RUN_REPORT": os.path.abspath(options.report) if options.report else ""}
@@ -155,7 +157,11 @@ torch.optim) each time. The batch is cut through the program's own option (one c
 
 
 def predict(arguments: Sequence[str]) -> NoReturn:
-    options = parser_of_predict().parse_args(arguments)
+    words = list(arguments)
+    if "--batch-option" in words[:-1]:  # the option that it names begins with dashes, too
+        at = words.index("--batch-option")
+        words[at:at + 2] = [f"--batch-option={words[at + 1]}"]
+    options = parser_of_predict().parse_args(words)
     words = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not words:
         fail("predict: what shall run? For example: lowtide predict train.py --batch-size 64")

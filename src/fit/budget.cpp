@@ -74,9 +74,9 @@ std::string BudgetReport::to_text() const {
              " tensors dropped (", format_bytes(dropped_bytes), "), ", recomputed_ops,
              " ops run again in ", recompute_ns / 1'000'000, " ms, ", refusals, " refusals");
   if (spilled_tensors > 0) {
-    text += concat("\nspilled to the file: ", spilled_tensors, " tensors (",
-                   format_bytes(spilled_bytes), "), waited for it ", spill_wait_ns / 1'000'000,
-                   " ms");
+    text +=
+        concat("\nspilled to the file: ", spilled_tensors, " tensors (",
+               format_bytes(spilled_bytes), "), waited for it ", spill_wait_ns / 1'000'000, " ms");
   }
   if (packed_tensors > 0) {
     text += concat("\npacked in memory: ", packed_tensors, " tensors (", format_bytes(packed_bytes),

@@ -58,6 +58,7 @@ struct OpRecorder::Ticket final : hook::OpTicket {
   bool in_place_ok = false;  // the one write can be appended to its recipe
   bool is_taped = false;
   bool is_update = false;
+  bool is_state_made = false;  // like a parameter, by an optimizer that begins
   bool is_lost = false;  // drew in a way that cannot be repeated: nothing is known of its results
 
   // RecordFunction sees an op before a region's replay gives it the generator to draw from.
@@ -134,7 +135,13 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
     const bool records = c10::GradMode::is_enabled() || !in_backward;
     auto ticket = std::make_unique<Ticket>(static_);
     ticket->op = &op;
-    if (static_.is_on()) static_.pin(inputs, ticket->pins);
+    if (static_.is_on()) {
+      static_.pin(inputs, ticket->pins);
+      ticket->is_state_made = !in_backward && !c10::GradMode::is_enabled() && op.reads_shapes &&
+                              !inputs.empty() && inputs[0].isTensor() &&
+                              inputs[0].toTensor().is_leaf() &&
+                              inputs[0].toTensor().requires_grad();
+    }
     ticket->is_update = is_update(inputs, in_backward);
     if (in_backward || ticket->is_update) observe_writes(op, inputs, in_backward);
     std::vector<at::Tensor> written;
@@ -349,6 +356,14 @@ void OpRecorder::after(hook::OpTicket& given, c10::ArrayRef<c10::IValue> outputs
         hook::MemoryBlock* block = block_of(tensor);
         if (block != nullptr && block->kind == MemoryKind::kWorkspace) {
           retag(*block, MemoryKind::kProgram);
+        }
+      });
+    }
+    if (ticket.is_state_made) {
+      OpCapture::for_each_tensor(outputs, [&](TensorPlace, const at::Tensor& tensor) {
+        if (hook::MemoryBlock* block = block_of(tensor)) {
+          retag(*block, MemoryKind::kOptimizerState);
+          static_.add_state(tensor);
         }
       });
     }

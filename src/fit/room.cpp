@@ -167,7 +167,8 @@ void Room::drop_all(StorageTable::Trash& trash) {
     if (graph.is_held(record->id, Hold::kHard) || graph.is_held(record->id, Hold::kSoft)) continue;
     // What is in a file takes no room, and comes back in the least.
     const auto& copy = graph.copy_cost(record->id);
-    const bool copies = copy.has_value() && (copy->kept_bytes == 0 || !graph.has_recipe(record->id));
+    const bool copies =
+        copy.has_value() && (copy->kept_bytes == 0 || !graph.has_recipe(record->id));
     if (!drop(record, copies ? Way::kCopy : Way::kRecompute, trash).has_value() && copies &&
         graph.has_recipe(record->id)) {
       drop(record, Way::kRecompute, trash);

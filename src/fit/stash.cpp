@@ -49,12 +49,13 @@ class Stash::Spilled final : public StashedBytes {
   }
 
   c10::Storage take() override {
+    // Before the lock: who has the host's may ask for this one (Note [The host's lock]).
+    const hook::HostUnlocked unlocked;
     const std::lock_guard lock(mutex_);
     if (!storage_) return {};
     if (write_ != nullptr) {
       stop_writing();
     } else {
-      const hook::HostUnlocked unlocked;
       const auto read = std::exchange(read_, nullptr);
       try {
         store_->queue.wait(read);
@@ -150,10 +151,9 @@ class Stash::Packed final : public StashedBytes {
   void restore(void* to) override {
     array_.unpack(storage_.data(), to);
     if (checksum(to, array_.bytes()) != checksum_) {
-      throw IoError("LT0315",
-                    concat("a tensor that was packed came back with other contents (",
-                           format_bytes(array_.bytes()),
-                           "): something wrote over its packed form in memory"));
+      throw IoError("LT0315", concat("a tensor that was packed came back with other contents (",
+                                     format_bytes(array_.bytes()),
+                                     "): something wrote over its packed form in memory"));
     }
   }
 
@@ -242,7 +242,8 @@ std::optional<Bytes> Stash::pack(const std::shared_ptr<StorageRecord>& record,
   // Where the system has no memory to move the few bytes to, they stay where they are.
   const bool is_smaller = hook::cpu_memory().shrink(storage, packed_bytes);
   trash.copies.push_back(std::move(record->copy));
-  record->copy = std::make_shared<Packed>(std::move(*array), std::move(record->held), record->checksum);
+  record->copy =
+      std::make_shared<Packed>(std::move(*array), std::move(record->held), record->checksum);
   record->held = c10::Storage();
   counts_.packed_tensors += 1;
   counts_.packed_bytes += bytes;
@@ -369,8 +370,8 @@ void Stash::read_ahead(const StorageRecord& record) {
     for (auto at = spilled_.lower_bound(record.saved_at); at != spilled_.begin();) {
       --at;
       const auto candidate = at->second.lock();
-      auto copy = candidate == nullptr ? nullptr
-                                       : std::dynamic_pointer_cast<Spilled>(candidate->copy);
+      auto copy =
+          candidate == nullptr ? nullptr : std::dynamic_pointer_cast<Spilled>(candidate->copy);
       if (copy == nullptr || !candidate->id.valid() || !table_.graph().is_copied(candidate->id)) {
         at = spilled_.erase(at);
         continue;

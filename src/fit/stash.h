@@ -1,8 +1,8 @@
 #pragma once
 // Bytes of dropped storages that are kept elsewhere: in the spill file, or packed in memory.
 //
-//   stash.configure({.store = std::make_shared<SpillStore>(SpillOptions{"/scratch"}), .pack = true});
-//   graph.set_copy_cost(record->id, stash.cost(*record));
+//   stash.configure({.store = std::make_shared<SpillStore>(SpillOptions{"/scratch"}), .pack =
+//   true}); graph.set_copy_cost(record->id, stash.cost(*record));
 //   ...
 //   if (stash.put_away(record, trash)) graph.dropped(record->id, Way::kCopy);
 //   ...
@@ -12,16 +12,16 @@
 //
 // Note [Writes under way]
 // The spill file is written by a thread of its own. A storage that goes there stays where it is,
-// and counts, until its write has ended; then reap() gives it to the trash. Who needs room waits for
-// that (wait_for_write()), and has some more written meanwhile, so that the next one finds its room
-// made. A storage that is asked for while it is being written is taken back as it is. Where a write
-// fails (the disk is full) nothing is lost: the storage is there again, and is not spilled from then
-// on.
+// and counts, until its write has ended; then reap() gives it to the trash. Who needs room waits
+// for that (wait_for_write()), and has some more written meanwhile, so that the next one finds its
+// room made. A storage that is asked for while it is being written is taken back as it is. Where a
+// write fails (the disk is full) nothing is lost: the storage is there again, and is not spilled
+// from then on.
 //
 // Note [Reads ahead]
 // Backward asks for saved tensors in nearly the reverse of the order in which they were saved. When
-// one is unpacked, those saved just before it are read ahead, as far as there is room to spare. What
-// was read ahead and is in the way is given up first: it still is in the file.
+// one is unpacked, those saved just before it are read ahead, as far as there is room to spare.
+// What was read ahead and is in the way is given up first: it still is in the file.
 //
 // All calls need the table's lock, but for those of StashedBytes, and where said.
 
@@ -108,8 +108,8 @@ class Stash {
   // storage, under the table's lock; it returns false when nobody wants it any more. Returns what
   // is free once the trash is: 0 where a write is under way.
   using GiveBack = std::function<bool(const c10::Storage&)>;
-  Bytes spill(c10::Storage storage, std::shared_ptr<StashedBytes>& copy,
-              StorageTable::Trash& trash, GiveBack give_back);
+  Bytes spill(c10::Storage storage, std::shared_ptr<StashedBytes>& copy, StorageTable::Trash& trash,
+              GiveBack give_back);
 
   // Storages whose writes have ended go to the trash; returns their bytes. Where a write failed the
   // record has its storage again.

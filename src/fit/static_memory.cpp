@@ -19,9 +19,7 @@ constexpr Bytes kSmallestStatic = Bytes{64} << 10;
 // Later than any use that is known.
 constexpr std::uint64_t kUnknownUse = std::uint64_t{1} << 40;
 
-c10::DataPtr& data_ptr(c10::StorageImpl& storage) {
-  return storage._mutable_data_ptr_no_checks();
-}
+c10::DataPtr& data_ptr(c10::StorageImpl& storage) { return storage._mutable_data_ptr_no_checks(); }
 
 c10::weak_intrusive_ptr<c10::StorageImpl> weak(const c10::Storage& storage) {
   return c10::weak_intrusive_ptr<c10::StorageImpl>(storage.getWeakStorageImpl());
@@ -80,6 +78,11 @@ void StaticMemory::attach(const std::vector<at::Tensor>& tensors) {
     }
   }
   is_on_ = true;
+}
+
+void StaticMemory::add_state(const at::Tensor& tensor) {
+  const StorageTable::Lock lock = table_.lock();
+  if (is_plain(tensor)) add(tensor.storage(), 1);
 }
 
 void StaticMemory::add_gradients() {

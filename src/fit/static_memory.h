@@ -58,6 +58,9 @@ class StaticMemory {
   // From now on the tensors' storages may leave, their gradients', and what is seen to be optimizer
   // state (MemoryKind::kOptimizerState). Those below 64 KiB never do.
   void attach(const std::vector<at::Tensor>& tensors);
+  // Made like an attached parameter, with grad mode off: what an optimizer begins with. Takes the
+  // lock.
+  void add_state(const at::Tensor& tensor);
   bool is_on() const { return is_on_.load(std::memory_order_relaxed); }
 
   // What an op uses is there, and stays until the pins end. Throws BudgetError when there is no

@@ -36,8 +36,8 @@
 // checksum says that the result is the same.
 //
 // Note [Copies]
-// A dropped storage whose bytes are kept elsewhere (stash.h) needs no recipe: it comes back by being
-// read, and counts as having its contents. A copy may outlast that, for the next drop.
+// A dropped storage whose bytes are kept elsewhere (stash.h) needs no recipe: it comes back by
+// being read, and counts as having its contents. A copy may outlast that, for the next drop.
 //
 // Locks: all calls but lock() and any_comes_and_goes() need the lock. No tensor or storage is freed
 // while it is held (a tensor with a Python wrapper takes the GIL when it goes): they are moved to a
@@ -112,20 +112,20 @@ struct StorageRecord final : hook::BlockRecord {
   hook::MemoryBlock* block = nullptr;
   const void* data = nullptr;  // where the bytes were when last seen
   c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
-  c10::Storage held;                        // see Note [What keeps bytes alive]
-  std::uint32_t saved = 0;                  // saved tensors that lie over it
-  std::uint32_t depth = 0;                  // longest chain of ops in its making
-  std::uint64_t checksum = 0;               // of the bytes, when they were dropped
-  std::shared_ptr<StashedBytes> copy;       // its bytes elsewhere; may stay when it is there again
-  std::uint64_t saved_at = 0;               // place in the order of saving, of the last saved tensor
-  std::uint8_t element_bytes = 1;           // of its saved tensors
-  std::uint64_t tape_tag = 0;               // the dropped block's, for the tape recorder
-  const char* made_by = "";                 // the op that made it, "" when not seen
-  const char* made_at = "";                 // the program's line, "" when not known
-  std::vector<KeptVariable*> variables;     // of its saved tensors, while they are defined
-  std::uint32_t borrowed = 0;               // by who is about to take a reference to a variable
-  std::vector<at::Tensor> returned;         // variables that were let go of meanwhile
-  std::shared_ptr<OpCapture> factory;       // made by empty() and not written yet
+  c10::Storage held;                     // see Note [What keeps bytes alive]
+  std::uint32_t saved = 0;               // saved tensors that lie over it
+  std::uint32_t depth = 0;               // longest chain of ops in its making
+  std::uint64_t checksum = 0;            // of the bytes, when they were dropped
+  std::shared_ptr<StashedBytes> copy;    // its bytes elsewhere; may stay when it is there again
+  std::uint64_t saved_at = 0;            // place in the order of saving, of the last saved tensor
+  std::uint8_t element_bytes = 1;        // of its saved tensors
+  std::uint64_t tape_tag = 0;            // the dropped block's, for the tape recorder
+  const char* made_by = "";              // the op that made it, "" when not seen
+  const char* made_at = "";              // the program's line, "" when not known
+  std::vector<KeptVariable*> variables;  // of its saved tensors, while they are defined
+  std::uint32_t borrowed = 0;            // by who is about to take a reference to a variable
+  std::vector<at::Tensor> returned;      // variables that were let go of meanwhile
+  std::shared_ptr<OpCapture> factory;    // made by empty() and not written yet
   std::shared_ptr<const std::string> lost;  // why it cannot be had any more
 
   // Whether the storage still is what was recorded; resize_() and set_() are no ops that are seen.

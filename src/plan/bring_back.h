@@ -13,8 +13,9 @@
 // the ops of its recipe up to that version run into a temporary block. In the order of running,
 // each reader finds the version it read.
 //
-// A storage that is copied elsewhere is read from there, before the ops that need it, and nothing is
-// run for it. A storage without recipe must be there or copied; one that is dropped is a bug (LT0001).
+// A storage that is copied elsewhere is read from there, before the ops that need it, and nothing
+// is run for it. A storage without recipe must be there or copied; one that is dropped is a bug
+// (LT0001).
 
 #include <cstdint>
 #include <span>

@@ -7,7 +7,8 @@
 // A checkpointed layer lets go of all that its forward made but its result, and runs its forward
 // again right before its backward. Layers are known by the modules on the tape:
 // "...encoder.layers.2.self_attn" is of layer 2. Nothing else about the step changes. A
-// checkpoint that holds on to the second result of a layer during its backward takes that much more.
+// checkpoint that holds on to the second result of a layer during its backward takes that much
+// more.
 
 #include <cstdint>
 #include <optional>

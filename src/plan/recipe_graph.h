@@ -126,8 +126,8 @@ class RecipeGraph {
   void set_cost(OpId op, std::uint64_t cost_ns);
 
   // Its recipe no longer holds (an unseen write, an op not known to be repeatable): the storage is
-  // a source from now on. Must be there or copied. Other recipes that read older versions of it: the feeder
-  // must strip those too (stale_readers() lists them).
+  // a source from now on. Must be there or copied. Other recipes that read older versions of it:
+  // the feeder must strip those too (stale_readers() lists them).
   void strip_recipe(StorageId id);
 
   // A storage that is released and that no recipe reads any more: of no use to anyone. The feeder

@@ -59,10 +59,10 @@ std::string budget_lines(const BudgetReport& budget) {
                    fixed(double(budget.spill_wait_ns) * 1e-6, 0), " ms\n");
   }
   if (budget.packed_tensors > 0) {
-    text += concat("  packed           ", budget.packed_tensors, " tensors, ",
-                   format_bytes(budget.packed_bytes), " to ",
-                   format_bytes(budget.packed_into_bytes), ", ",
-                   fixed(double(budget.pack_ns) * 1e-6, 0), " ms\n");
+    text +=
+        concat("  packed           ", budget.packed_tensors, " tensors, ",
+               format_bytes(budget.packed_bytes), " to ", format_bytes(budget.packed_into_bytes),
+               ", ", fixed(double(budget.pack_ns) * 1e-6, 0), " ms\n");
   }
   if (budget.smallest_budget_bytes > 0) {
     text += concat("  would do          ", format_bytes(budget.smallest_budget_bytes), "\n");

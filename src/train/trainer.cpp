@@ -248,7 +248,7 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
   const TrainSettings settings =
       saved ? settings_for_resuming(options, saved->settings) : settings_for(options);
   if (!options.spill_directory.empty() && !options.budget) {
-    throw UsageError("LT0526",
+    throw UsageError("LT0522",
                      "--spill needs --budget: without a limit nothing has to leave memory");
   }
   if (options.num_cp_auto && (!options.budget || options.budget->is_share())) {
@@ -394,7 +394,8 @@ CompareReport compare_steps(const TrainOptions& options, const TrainListener& li
       set_generator_state(generator);
       std::optional<MemoryBudget> budget;
       // The plain step's gradients are kept for comparing.
-      if (reduced && options.budget) budget.emplace(limit + bytes_of(plain_gradients), budget_options(options));
+      if (reduced && options.budget)
+        budget.emplace(limit + bytes_of(plain_gradients), budget_options(options));
       const Clock::time_point began = Clock::now();
       const StepRecord record = compute_gradients(*state, data, step);
       (reduced ? reduced_seconds : plain_seconds).push_back(seconds_since(began));

@@ -35,7 +35,9 @@ inline constexpr Bytes kBlock = kSide * kSide * sizeof(float);
 class Held {
  public:
   explicit Held(bool budgeted) : start_bytes_(meter_.live_bytes()) {
-    if (budgeted) budget_.emplace(start_bytes_ + 256 * kBlock);
+    BudgetOptions options;
+    options.pack = false;  // what is dropped shall be made again
+    if (budgeted) budget_.emplace(start_bytes_ + 256 * kBlock, options);
   }
 
   // Leaves no room, so that all goes that may be dropped; then gives the room back.

@@ -294,12 +294,29 @@ TEST_CASE("verify_replay passes ops that are repeatable, random and in place") {
 TEST_CASE("a report as JSON has its documented keys") {
   const MemoryBudget budget(Bytes{1} << 40);
   const Json report = parse_json(budget.report().to_json());
-  for (const char* key :
-       {"limit_bytes", "share", "peak_bytes", "steps", "step_ns", "drops", "dropped_bytes",
-        "recomputed_ops", "recompute_ns", "resident_growth_bytes", "outside_bytes",
-        "spilled_tensors", "spilled_bytes", "spill_wait_ns", "packed_tensors", "packed_bytes",
-        "packed_into_bytes", "pack_ns", "refusals", "smallest_budget_bytes",
-        "budget_lower_bound_bytes", "program_bytes", "program_holds"}) {
+  for (const char* key : {"limit_bytes",
+                          "share",
+                          "peak_bytes",
+                          "steps",
+                          "step_ns",
+                          "drops",
+                          "dropped_bytes",
+                          "recomputed_ops",
+                          "recompute_ns",
+                          "resident_growth_bytes",
+                          "outside_bytes",
+                          "spilled_tensors",
+                          "spilled_bytes",
+                          "spill_wait_ns",
+                          "packed_tensors",
+                          "packed_bytes",
+                          "packed_into_bytes",
+                          "pack_ns",
+                          "refusals",
+                          "smallest_budget_bytes",
+                          "budget_lower_bound_bytes",
+                          "program_bytes",
+                          "program_holds"}) {
     CAPTURE(key);
     CHECK(report.find(key) != nullptr);
   }

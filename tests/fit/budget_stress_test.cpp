@@ -21,6 +21,13 @@ using lowtide::testing::in_child_process;
 
 namespace {
 
+// What is dropped is made again, not packed.
+BudgetOptions recomputing() {
+  BudgetOptions options;
+  options.pack = false;
+  return options;
+}
+
 constexpr Bytes kBlock = 256 * 256 * sizeof(float);
 
 Bytes live() { return MemoryMeter().live_bytes(); }
@@ -38,7 +45,7 @@ at::Tensor small_weight(std::int64_t elements) {
 at::Tensor gradient_of_chain(int depth, std::int64_t elements, std::optional<Bytes> room) {
   const at::Tensor w = small_weight(elements);
   std::optional<MemoryBudget> budget;
-  if (room.has_value()) budget.emplace(live() + *room);
+  if (room.has_value()) budget.emplace(live() + *room, recomputing());
   at::Tensor y = w * 2;
   for (int i = 0; i < depth; ++i) y = at::sin(y);
   y.sum().backward();
@@ -102,7 +109,7 @@ TEST_CASE("1,000 steps leave Lowtide's own memory as it was") {
   at::set_num_threads(1);
   const at::Tensor w = at::full({64, 64}, 0.01).requires_grad_(true);
   at::Tensor momentum = at::zeros_like(w);
-  const MemoryBudget budget(live() + 12 * 64 * 64 * sizeof(float));
+  const MemoryBudget budget(live() + 12 * 64 * 64 * sizeof(float), recomputing());
   const auto step = [&] {
     w.mutable_grad() = at::Tensor();
     at::Tensor y = w.mm(w);
@@ -172,7 +179,7 @@ TEST_CASE("a backward on another thread brings back what the first one dropped")
   const auto gradient = [](bool budgeted) {
     const at::Tensor w = at::full({256, 256}, 0.5).requires_grad_(true);
     std::optional<MemoryBudget> budget;
-    if (budgeted) budget.emplace(live() + 10 * kBlock);
+    if (budgeted) budget.emplace(live() + 10 * kBlock, recomputing());
     at::Tensor y = w * 2;
     for (int i = 0; i < 20; ++i) y = at::sin(y);
     const at::Tensor loss = y.sum();
@@ -192,7 +199,7 @@ TEST_CASE("a child forked in the middle of a step goes on and gets the same grad
   at::set_num_threads(1);
   const at::Tensor plain = gradient_of_chain(20, 256 * 256, std::nullopt);
   const at::Tensor w = small_weight(256 * 256);
-  const MemoryBudget budget(live() + 10 * kBlock);
+  const MemoryBudget budget(live() + 10 * kBlock, recomputing());
   at::Tensor y = w * 2;
   for (int i = 0; i < 20; ++i) y = at::sin(y);
   const at::Tensor loss = y.sum();

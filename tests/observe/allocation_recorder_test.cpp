@@ -55,7 +55,8 @@ TEST_CASE("nothing is logged after the end, and tags of an earlier log mean noth
   CHECK(log.blocks[0].was_there);
 }
 
-TEST_CASE("blocks have the kind and module that they were marked with, and the module they ran in") {
+TEST_CASE(
+    "blocks have the kind and module that they were marked with, and the module they ran in") {
   const at::Tensor weight = bytes(8);
   recorder().mark(weight, StorageKind::kParameter, "encoder.linear");
   recorder().start();

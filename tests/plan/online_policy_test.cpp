@@ -48,7 +48,8 @@ TEST_CASE("of two alike the one unused for longer goes first, and a use saves it
   CHECK(f.victim() == young);
 }
 
-TEST_CASE("of recompute and copy the cheaper one is the way, and what can only be copied goes too") {
+TEST_CASE(
+    "of recompute and copy the cheaper one is the way, and what can only be copied goes too") {
   Fixture f;
   const StorageId costly = f.made(1000, 90'000);
   f.graph.set_copy_cost(costly, CopyCost{10'000, 10'000, 0});

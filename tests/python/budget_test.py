@@ -47,9 +47,10 @@ def test_report_keys():
         during = budget.report()
     report = budget.report()
     assert set(report) == {
-        "limit_bytes", "share", "peak_bytes", "steps", "step_s", "drops", "dropped_bytes", "recomputed_ops",
-        "recompute_s", "spilled_bytes", "refusals", "smallest_budget_bytes", "budget_lower_bound_bytes",
-        "program_bytes", "program_holds"}
+        "limit_bytes", "share", "peak_bytes", "resident_growth_bytes", "outside_bytes", "steps", "step_s", "drops",
+        "dropped_bytes", "recomputed_ops", "recompute_s", "spilled_tensors", "spilled_bytes", "spill_wait_s",
+        "packed_tensors", "packed_bytes", "packed_into_bytes", "pack_s", "refusals", "smallest_budget_bytes",
+        "budget_lower_bound_bytes", "program_bytes", "program_holds"}
     assert during["steps"] == report["steps"] == 1  # the second ends with the next one's beginning
     assert report["limit_bytes"] == 1 << 30
     json.dumps(report)

@@ -467,14 +467,13 @@ def test_refusals():
 
 
 SCRIPT = """
-import sys, torch
+import lowtide, sys, torch
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
 optimizer = torch.optim.AdamW(model.parameters())
 data = torch.utils.data.TensorDataset(torch.randn(512, 64))
 size = int(sys.argv[sys.argv.index("--batch-size") + 1]) if "--batch-size" in sys.argv else 64
-import lowtide
 meter = lowtide.meter()
 for epoch in range(3):
     batches = torch.utils.data.DataLoader(data, batch_size=size) if "--batch-size" not in sys.argv else data.tensors[0].split(size)
