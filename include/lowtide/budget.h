@@ -217,10 +217,9 @@ class LOWTIDE_API MemoryBudget {
   // For a budget below what parameters, gradients and optimizer state take: from now on they may be
   // in the spill file while no op uses them. `tensors`: parameters, whose gradients take part too,
   // and the optimizer's state that is there already; what it makes later is seen. What is changed
-  // is written again; see docs/performance.md for what that costs. Until the budget ends, memory
-  // that is away can be read by ops only: data_ptr(), and torch::save() of a parameter, raise an
-  // error then. Storages that the program holds otherwise (detached views, numpy arrays) never
-  // leave.
+  // is written again; what that costs is not measured yet. Until the budget ends, memory that is
+  // away can be read by ops only: data_ptr(), and torch::save() of a parameter, raise an error
+  // then. Storages that the program holds otherwise (detached views, numpy arrays) never leave.
   //   budget.attach(optimizer.parameters());
   // Throws UsageError (LT0316) when the budget has no spill_directory.
   void attach(const std::vector<at::Tensor>& tensors);
