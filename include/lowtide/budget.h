@@ -175,8 +175,6 @@ struct BudgetOptions {
 
   // Saved tensors with at most two values (masks), or of many zeros (the results of relu and
   // dropout), are packed in memory where that costs less than computing them again.
-  // Neither this nor spilling is finished: both are refused with UsageError (LT0318) unless the
-  // environment has LOWTIDE_UNFINISHED (docs/limits.md).
   bool pack = false;
 
   // For tests: whatever can be put elsewhere is, rather than computed again.

@@ -162,7 +162,6 @@ def budget(
     reserve: so much of the limit is left for memory that is not counted (see outside_bytes in the report).
     pack: saved tensors with at most two values (masks), or of many zeros (the results of relu and dropout), are packed
         in memory where that costs less than computing them again.
-        Neither is finished: spill and pack are refused (LT0318) unless the environment has LOWTIDE_UNFINISHED.
     always_put_away: for tests: whatever can be packed or spilled is, rather than computed again.
 
     Results are those of the plain run, bit for bit. Tensors that the program can still reach are never taken away.

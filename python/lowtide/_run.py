@@ -122,8 +122,6 @@ def run(arguments: Sequence[str]) -> NoReturn:
         fail(f"run: {problem}")
     if options.report:
         check_folder("run", "the report", options.report)
-    if options.spill is not None and "LOWTIDE_UNFINISHED" not in os.environ:
-        fail("run: --spill is not in this version: it is not finished; leave it out")
     if options.spill is not None and not os.path.isdir(options.spill):
         fail(f"run: --spill {options.spill}: no such directory")
     variables = {"LOWTIDE_RUN_REPORT": os.path.abspath(options.report) if options.report else ""}

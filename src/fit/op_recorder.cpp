@@ -179,10 +179,15 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
     }
 
     if (ticket->capture != nullptr) {
+      StorageTable::Trash trash;
       const StorageTable::Lock lock = table_.lock();
       OpCapture& capture = *ticket->capture;
       for (std::size_t i = 0; i < capture.inputs.size(); ++i) {
         auto record = table_.find_or_make(ticket->input_storages[i]);
+        // Filled by something unseen since empty() made it: what fills it later is no beginning.
+        if (record->factory != nullptr && !is_marked_written(op, capture.inputs[i].place)) {
+          trash.captures.push_back(std::exchange(record->factory, nullptr));
+        }
         capture.inputs[i].storage = record->name();
         capture.inputs[i].version = table_.graph().version(record->id);
         ticket->input_records.push_back(std::move(record));

@@ -148,6 +148,8 @@ class Replayer::Round {
       }
       const auto& record = table_.record(input.storage);
       if (record == nullptr || !table_.graph().is_there(record->id)) return false;
+      // Written since the plan was made.
+      if (table_.graph().version(record->id) != input.version) return false;
       const Bytes bytes = table_.graph().bytes(record->id);
       if (!record->is_as_recorded(bytes)) {
         if (!owner_.check_ || !record->has_memory(bytes)) {

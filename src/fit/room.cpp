@@ -1,5 +1,7 @@
 #include "src/fit/room.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -67,13 +69,14 @@ std::optional<Bytes> Room::drop(const std::shared_ptr<StorageRecord>& record, Wa
   block->record = nullptr;
   Bytes freed = bytes;
   if (way == Way::kCopy) {
-    const auto put_away = stash_.put_away(record, trash);
-    if (!put_away.has_value()) {
+    auto stays = c10::make_scope_exit([&] {
       block->record = record.get();
       if (recorder_.is_on()) recorder_.resume(*block, tape_tag);
       graph.set_copy_cost(record->id, std::nullopt);
-      return std::nullopt;
-    }
+    });
+    const auto put_away = stash_.put_away(record, trash);
+    if (!put_away.has_value()) return std::nullopt;
+    stays.release();
     freed = *put_away;
   } else {
     if (check_) record->checksum = checksum_of(*record->held.unsafeGetStorageImpl());

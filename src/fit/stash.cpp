@@ -29,6 +29,21 @@ constexpr std::size_t kMostReadsAhead = 2;
 
 thread_local bool t_reading_ahead = false;
 
+// The bytes in a storage that nobody knows. Weak references to the old one, such as a checkpointed
+// region's, find it gone, as they do where it is dropped, and never see packed bytes. Throws before
+// anything is changed.
+c10::Storage take_bytes(c10::Storage& storage, StorageTable::Trash& trash) {
+  c10::StorageImpl& old = *storage.unsafeGetStorageImpl();
+  c10::Storage taken(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), old.nbytes(), c10::DataPtr(nullptr, old.device()),
+      old.allocator(), old.resizable()));
+  trash.storages.emplace_back();
+  taken.unsafeGetStorageImpl()->set_data_ptr_noswap(
+      old.set_data_ptr(c10::DataPtr(nullptr, old.device())));
+  trash.storages.back() = std::exchange(storage, c10::Storage());
+  return taken;
+}
+
 }  // namespace
 
 StashedBytes::~StashedBytes() = default;
@@ -37,10 +52,13 @@ StashedBytes::~StashedBytes() = default;
 
 class Stash::Spilled final : public StashedBytes {
  public:
-  Spilled(std::shared_ptr<SpillStore> store, c10::Storage storage)
-      : store_(std::move(store)), bytes_(storage.nbytes()), storage_(std::move(storage)) {
-    write_ = store_->queue.write(storage_.data(), bytes_);
+  // Begins to write the storage, which is to be given to hold() next.
+  Spilled(std::shared_ptr<SpillStore> store, const c10::Storage& storage)
+      : store_(std::move(store)), bytes_(storage.nbytes()) {
+    write_ = store_->queue.write(storage.data(), bytes_);
   }
+
+  void hold(c10::Storage storage) noexcept { storage_ = std::move(storage); }
 
   ~Spilled() override {
     if (read_ != nullptr) store_->queue.cancel(read_);
@@ -143,8 +161,18 @@ class Stash::Spilled final : public StashedBytes {
 
 class Stash::Packed final : public StashedBytes {
  public:
-  Packed(PackedArray array, c10::Storage storage, std::uint64_t checksum)
-      : array_(std::move(array)), storage_(std::move(storage)), checksum_(checksum) {}
+  explicit Packed(PackedArray array) : array_(std::move(array)) {}
+
+  // Returns what is free then.
+  Bytes pack(c10::Storage storage) noexcept {
+    storage_ = std::move(storage);
+    checksum_ = checksum_of(*storage_.unsafeGetStorageImpl());
+    array_.pack_in_place(storage_.mutable_data());
+    // Where the system has no memory to move the few bytes to, they stay where they are.
+    const bool is_smaller =
+        hook::cpu_memory().shrink(*storage_.unsafeGetStorageImpl(), array_.packed_bytes());
+    return is_smaller ? array_.bytes() - array_.packed_bytes() : 0;
+  }
 
   c10::Storage take() override { return {}; }
 
@@ -160,11 +188,12 @@ class Stash::Packed final : public StashedBytes {
   bool stays() const override { return false; }
 
   Bytes packed_bytes() const { return array_.packed_bytes(); }
+  std::uint64_t checksum_of_bytes() const { return checksum_; }
 
  private:
   const PackedArray array_;
-  const c10::Storage storage_;
-  const std::uint64_t checksum_;
+  c10::Storage storage_;
+  std::uint64_t checksum_ = 0;
 };
 
 // ---- the stash ----
@@ -232,53 +261,59 @@ std::optional<Bytes> Stash::put_away(const std::shared_ptr<StorageRecord>& recor
 std::optional<Bytes> Stash::pack(const std::shared_ptr<StorageRecord>& record,
                                  StorageTable::Trash& trash) {
   const std::uint64_t begin_ns = now_ns();
-  c10::StorageImpl& storage = *record->held.unsafeGetStorageImpl();
-  const Bytes bytes = storage.nbytes();
-  auto array = PackedArray::find(storage.data(), bytes, record->element_bytes, kWorstPackedRatio);
+  const Bytes bytes = record->held.nbytes();
+  auto array =
+      PackedArray::find(record->held.data(), bytes, record->element_bytes, kWorstPackedRatio);
   if (!array.has_value()) return std::nullopt;
-  const Bytes packed_bytes = array->packed_bytes();
-  record->checksum = checksum_of(storage);
-  array->pack_in_place(storage.mutable_data());
-  // Where the system has no memory to move the few bytes to, they stay where they are.
-  const bool is_smaller = hook::cpu_memory().shrink(storage, packed_bytes);
-  trash.copies.push_back(std::move(record->copy));
-  record->copy =
-      std::make_shared<Packed>(std::move(*array), std::move(record->held), record->checksum);
-  record->held = c10::Storage();
   counts_.packed_tensors += 1;
   counts_.packed_bytes += bytes;
-  counts_.packed_into_bytes += packed_bytes;
+  counts_.packed_into_bytes += array->packed_bytes();
+  const auto packed = std::make_shared<Packed>(std::move(*array));
+  trash.copies.emplace_back();
+  const Bytes freed = packed->pack(take_bytes(record->held, trash));
+  record->checksum = packed->checksum_of_bytes();
+  trash.copies.back() = std::exchange(record->copy, packed);
   counts_.pack_ns += now_ns() - begin_ns;
-  return is_smaller ? bytes - packed_bytes : 0;
+  return freed;
 }
 
 Bytes Stash::spill(const std::shared_ptr<StorageRecord>& record, StorageTable::Trash& trash) {
   spilled_[record->saved_at] = record;
-  c10::Storage storage = std::exchange(record->held, c10::Storage());
-  return spill(std::move(storage), record->copy, trash,
-               [this, record = std::weak_ptr<StorageRecord>(record)](const c10::Storage& back) {
-                 const auto kept = record.lock();
-                 if (kept == nullptr || !kept->id.valid() || !table_.graph().is_copied(kept->id)) {
-                   return false;
-                 }
-                 table_.put_back(kept, back);
-                 table_.graph().set_copy_cost(kept->id, std::nullopt);
-                 return true;
-               });
+  c10::Storage storage = take_bytes(record->held, trash);
+  try {
+    return spill(storage, record->copy, trash,
+                 [this, record = std::weak_ptr<StorageRecord>(record)](const c10::Storage& back) {
+                   const auto kept = record.lock();
+                   if (kept == nullptr || !kept->id.valid() ||
+                       !table_.graph().is_copied(kept->id)) {
+                     return false;
+                   }
+                   table_.put_back(kept, back);
+                   table_.graph().set_copy_cost(kept->id, std::nullopt);
+                   return true;
+                 });
+  } catch (...) {
+    record->held = std::move(storage);
+    table_.moved(record, record->held);
+    throw;
+  }
 }
 
-Bytes Stash::spill(c10::Storage storage, std::shared_ptr<StashedBytes>& copy,
+Bytes Stash::spill(c10::Storage& storage, std::shared_ptr<StashedBytes>& copy,
                    StorageTable::Trash& trash, GiveBack give_back) {
   const Bytes bytes = storage.nbytes();
   const auto clean = std::dynamic_pointer_cast<Spilled>(copy);
   if (clean != nullptr && clean->holds(*storage.unsafeGetStorageImpl())) {
-    trash.storages.push_back(std::move(storage));
+    trash.storages.emplace_back();
+    trash.storages.back() = std::move(storage);
     return bytes;
   }
-  auto spilled = std::make_shared<Spilled>(options_.store, std::move(storage));
+  trash.copies.emplace_back();
+  const auto spilled = std::make_shared<Spilled>(options_.store, storage);
   writing_.push_back({spilled, bytes, std::move(give_back)});
+  spilled->hold(std::move(storage));
   being_written_ += bytes;
-  trash.copies.push_back(std::exchange(copy, std::move(spilled)));
+  trash.copies.back() = std::exchange(copy, spilled);
   counts_.spilled_tensors += 1;
   counts_.spilled_bytes += bytes;
   return 0;

@@ -104,12 +104,12 @@ class Stash {
                                 StorageTable::Trash& trash);
 
   // Puts any storage of nobody else's into the file; `copy` is its copy from an earlier time, or
-  // null, and is the new one afterwards. If the write fails, `give_back` is called with the
+  // null, and is the new one afterwards. The storage is moved from unless this throws. If the write fails, `give_back` is called with the
   // storage, under the table's lock; it returns false when nobody wants it any more. Returns what
   // is free once the trash is: 0 where a write is under way.
   using GiveBack = std::function<bool(const c10::Storage&)>;
-  Bytes spill(c10::Storage storage, std::shared_ptr<StashedBytes>& copy, StorageTable::Trash& trash,
-              GiveBack give_back);
+  Bytes spill(c10::Storage& storage, std::shared_ptr<StashedBytes>& copy,
+              StorageTable::Trash& trash, GiveBack give_back);
 
   // Storages whose writes have ended go to the trash; returns their bytes. Where a write failed the
   // record has its storage again.

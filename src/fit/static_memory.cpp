@@ -227,6 +227,12 @@ void StaticMemory::leave(const Entry& entry, StorageTable::Trash& trash) {
   const auto impl = entry->storage.lock();
   c10::DataPtr& place = data_ptr(*impl);
   hook::MemoryBlock& block = *hook::cpu_memory().find_block(place);
+  c10::Storage moved(c10::Storage::use_byte_size_t(), entry->bytes,
+                     c10::DataPtr(nullptr, impl->device()), nullptr, /*resizable=*/false);
+  // When the storage goes while it is away, its place in the file is free.
+  c10::DataPtr mark(
+      nullptr, new Entry(entry), [](void* owner) { delete static_cast<Entry*>(owner); },
+      impl->device());
   entry->kind = block.kind;
   entry->tape_tag = block.tag;
   if (recorder_.is_on()) recorder_.set_aside(block);
@@ -237,33 +243,31 @@ void StaticMemory::leave(const Entry& entry, StorageTable::Trash& trash) {
     record.block = nullptr;
     block.record = nullptr;
   }
-  c10::Storage moved(c10::Storage::use_byte_size_t(), entry->bytes, std::move(place), nullptr,
-                     /*resizable=*/false);
-  // When the storage goes while it is away, its place in the file is free.
-  place = c10::DataPtr(
-      nullptr, new Entry(entry), [](void* mark) { delete static_cast<Entry*>(mark); },
-      c10::Device(c10::DeviceType::CPU));
+  data_ptr(*moved.unsafeGetStorageImpl()) = std::exchange(place, std::move(mark));
   impl->release_data_and_set_meta_custom_data_ptr_error_msg_(
       "this tensor's memory is in the spill file: it was attached to a lowtide budget, and is "
       "brought back by the next op that reads it. What reads it without an op (data_ptr, numpy, "
       "pickle) must wait for the end of the budget");
   entry->is_away = true;
-  stash_.spill(std::move(moved), entry->copy, trash,
-               [this, entry = std::weak_ptr<Attached>(entry)](const c10::Storage& storage) {
-                 const auto kept = entry.lock();
-                 const auto back = kept == nullptr ? nullptr : kept->storage.lock();
-                 if (back == nullptr) return false;
-                 // The write failed: as if it had never left.
-                 const c10::DataPtr mark = std::exchange(
-                     data_ptr(*back), std::move(data_ptr(*storage.unsafeGetStorageImpl())));
-                 back->clear_data_ptr_access_error_msg_();
-                 kept->is_away = false;
-                 const auto record = kept->record.lock();
-                 if (record != nullptr && record->id.valid()) {
-                   table_.moved(record, c10::Storage(back));
-                 }
-                 return true;
-               });
+  // As if it had never left. False: the storage is gone.
+  const auto stay = [this, left = std::weak_ptr<Attached>(entry)](const c10::Storage& storage) {
+    const auto kept = left.lock();
+    const auto back = kept == nullptr ? nullptr : kept->storage.lock();
+    if (back == nullptr) return false;
+    const c10::DataPtr unused = std::exchange(
+        data_ptr(*back), std::move(data_ptr(*storage.unsafeGetStorageImpl())));
+    back->clear_data_ptr_access_error_msg_();
+    kept->is_away = false;
+    const auto record = kept->record.lock();
+    if (record != nullptr && record->id.valid()) table_.moved(record, c10::Storage(back));
+    return true;
+  };
+  try {
+    stash_.spill(moved, entry->copy, trash, stay);
+  } catch (...) {
+    stay(moved);
+    throw;
+  }
 }
 
 Bytes StaticMemory::evict(Bytes needed, StorageTable::Trash& trash) {

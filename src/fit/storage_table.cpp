@@ -191,7 +191,9 @@ void StorageTable::lose_contents(StorageRecord& record, Trash& trash) {
   for (const StorageId read : reads) {
     if (const auto other = this->record(read)) forget_if_unneeded(*other, trash);
   }
-  if (graph_->is_read(record.id) && !record.held) record.held = c10::Storage(record.storage.lock());
+  if (graph_->is_read(record.id) && graph_->is_there(record.id) && !record.held) {
+    record.held = c10::Storage(record.storage.lock());
+  }
 }
 
 StorageTable::Records StorageTable::dependents(const StorageRecord& record) const {

@@ -9,7 +9,8 @@
 //     return Tensors{loss, w.grad()};
 //   });
 //
-// drop_all() makes a case independent of what the budget would choose to drop, and when.
+// drop_all() makes a case independent of what the budget would choose to drop, and when. What is
+// dropped is made again; in further runs it is packed or spilled instead, wherever it can be.
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -17,7 +18,9 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lowtide/budget.h"
@@ -31,13 +34,27 @@ using Tensors = std::vector<Tensor>;
 inline constexpr std::int64_t kSide = 64;
 inline constexpr Bytes kBlock = kSide * kSide * sizeof(float);
 
+// Where what is dropped comes back from; no budget at all when kPlain.
+enum class From { kPlain, kRecipe, kPackedForm, kSpillFile };
+
+inline BudgetOptions options_for(From from) {
+  BudgetOptions options;
+  options.pack = from == From::kPackedForm;
+  options.always_put_away = from != From::kRecipe;
+  if (from == From::kSpillFile) {
+    const auto path = std::filesystem::temp_directory_path() / "lowtide_both_ways";
+    std::filesystem::create_directories(path);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+    options.spill_directory = path.string();
+  }
+  return options;
+}
+
 // A budget with room to spare, or none: what a case runs under.
 class Held {
  public:
-  explicit Held(bool budgeted) : start_bytes_(meter_.live_bytes()) {
-    BudgetOptions options;
-    options.pack = false;  // what is dropped shall be made again
-    if (budgeted) budget_.emplace(start_bytes_ + 256 * kBlock, options);
+  explicit Held(From from) : start_bytes_(meter_.live_bytes()) {
+    if (from != From::kPlain) budget_.emplace(start_bytes_ + 256 * kBlock, options_for(from));
   }
 
   // Leaves no room, so that all goes that may be dropped; then gives the room back.
@@ -49,6 +66,13 @@ class Held {
     } catch (const BudgetError& error) {
       REQUIRE(error.id() == "LT0301");
     }
+  }
+
+  // The same for one block.
+  void drop_one() {
+    if (!budget_.has_value()) return;
+    Tensors fill(256 - added_bytes() / kBlock);
+    for (Tensor& t : fill) t = at::empty({kSide, kSide});
   }
 
   bool budgeted() const { return budget_.has_value(); }
@@ -75,12 +99,12 @@ struct Ran {
 };
 
 template <class Program>
-Ran run(Program& program, bool budgeted) {
+Ran run(Program& program, From from) {
   at::manual_seed(7);
-  Held held(budgeted);
+  Held held(from);
   Ran ran;
   ran.results = program(held);
-  if (budgeted) ran.report = held.report();
+  if (held.budgeted()) ran.report = held.report();
   for (Tensor& t : ran.results) t = t.defined() ? t.detach().resolve_conj().resolve_neg() : t;
   ran.results.push_back(at::detail::getDefaultCPUGenerator().get_state());
   return ran;
@@ -95,39 +119,42 @@ inline void check_same(const Ran& plain, const Ran& budgeted) {
   }
 }
 
-// The program's results are the plain run's bits; under the budget something was dropped and made
-// again.
-template <class Program>
-BudgetReport same_both_ways(Program program) {
-  at::set_num_threads(1);
-  const Ran plain = run(program, false);
-  const Ran budgeted = run(program, true);
-  check_same(plain, budgeted);
-  CHECK(budgeted.report.drops > 0);
-  CHECK(budgeted.report.recomputed_ops > 0);
-  return budgeted.report;
-}
-
-// The same, where keeping everything is an answer too.
+// The program's results are the plain run's bits. Returns the report of the run with recipes.
 template <class Program>
 BudgetReport same_results(Program program) {
   at::set_num_threads(1);
-  const Ran plain = run(program, false);
-  const Ran budgeted = run(program, true);
+  const Ran plain = run(program, From::kPlain);
+  for (const From from : {From::kPackedForm, From::kSpillFile}) {
+    CAPTURE(static_cast<int>(from));
+    check_same(plain, run(program, from));
+  }
+  const Ran budgeted = run(program, From::kRecipe);
   check_same(plain, budgeted);
   return budgeted.report;
+}
+
+// The same; something was dropped and made again.
+template <class Program>
+BudgetReport same_both_ways(Program program) {
+  const BudgetReport report = same_results(program);
+  CHECK(report.drops > 0);
+  CHECK(report.recomputed_ops > 0);
+  return report;
 }
 
 // For changes that nobody announces: the plain run's bits, or an error that says so.
 template <class Program>
 void same_or_divergence(Program program) {
   at::set_num_threads(1);
-  const Ran plain = run(program, false);
-  try {
-    check_same(plain, run(program, true));
-  } catch (const DivergenceError& error) {
-    CHECK(error.id() == "LT0304");
-    at::ones({1}).requires_grad_(true).sum().backward();  // clears what the stopped one left
+  const Ran plain = run(program, From::kPlain);
+  for (const From from : {From::kRecipe, From::kPackedForm, From::kSpillFile}) {
+    CAPTURE(static_cast<int>(from));
+    try {
+      check_same(plain, run(program, from));
+    } catch (const DivergenceError& error) {
+      CHECK(error.id() == "LT0304");
+      at::ones({1}).requires_grad_(true).sum().backward();  // clears what the stopped one left
+    }
   }
 }
 

@@ -19,9 +19,6 @@ using namespace lowtide;  // the tests of one header
 
 namespace {
 
-// Spilling and packing are tried here before they are offered.
-const int g_unfinished = setenv("LOWTIDE_UNFINISHED", "1", 1);
-
 constexpr Bytes kBlock = 256 * 256 * sizeof(float);
 
 std::string spill_directory() {

@@ -16,8 +16,6 @@ import lowtide
 
 MIB = 1 << 20
 
-os.environ["LOWTIDE_UNFINISHED"] = "1"  # spilling and packing are tried here before they are offered
-
 
 @pytest.fixture(autouse=True)
 def one_thread():
