@@ -2,7 +2,7 @@
 // peak and what was dropped and run again.
 //
 //   budget_bench [--model=all|transformer|conv|encoder|small-ops] [--quick] [--only=REGEX]
-//                [--repeats=5] [--warm=3] [--results=FILE]
+//                [--repeats=5] [--warm=3] [--spill=DIR] [--results=FILE]
 //
 // The figures of docs/performance.md. A step is: gradients dropped, forward, backward, an update of
 // each parameter. The learning rate is 0, so every step is the same work and gradients and running
@@ -14,6 +14,9 @@
 // the plain turn of the same round; all figures are medians over the rounds. Peaks are the counting
 // allocator's, parameters, gradients and inputs included. "static" is what is live after a plain
 // step; what a step adds is its peak above what is live before it, with no gradients. One thread.
+//
+// Rows with packing and spilling have BudgetOptions::pack and a spill file in DIR (the system's
+// folder for temporary files when not given); what they wait for the disk is in their wall time.
 //
 // Plain is libtorch as it comes: no block is reused. The hand-placed checkpoints run that way too.
 //
@@ -30,6 +33,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -67,6 +71,7 @@ struct Settings {
   int repeats = 5;
   int warm = 3;
   std::string results;
+  std::string spill_directory = std::filesystem::temp_directory_path();
 };
 
 struct Measurement {
@@ -78,6 +83,9 @@ struct Measurement {
   std::uint64_t drops = 0;
   std::uint64_t recomputed_ops = 0;
   double recompute_s = 0;
+  Bytes packed_bytes = 0;
+  Bytes spilled_bytes = 0;
+  double spill_wait_s = 0;
 };
 
 struct Row {
@@ -85,6 +93,8 @@ struct Row {
   Bytes limit = 0;  // 0: no budget
   int checkpoint_every = 0;
   bool reuses_blocks = false;  // a budget does
+  bool packs = false;
+  std::string spill_directory = {};
   std::vector<Measurement> runs = {};
   Json refusal = {};
 };
@@ -173,7 +183,10 @@ class Stepper {
     Measurement run;
     {
       std::optional<MemoryBudget> budget;
-      if (row.limit > 0) budget.emplace(row.limit);
+      BudgetOptions options;
+      options.pack = row.packs;
+      options.spill_directory = row.spill_directory;
+      if (row.limit > 0) budget.emplace(row.limit, options);
       const double first_start = processor_seconds();
       if (warm > 0) step(row.checkpoint_every);
       run.first_processor_s = processor_seconds() - first_start;
@@ -191,6 +204,9 @@ class Stepper {
         run.drops = after.drops - before.drops;
         run.recomputed_ops = after.recomputed_ops - before.recomputed_ops;
         run.recompute_s = static_cast<double>(after.recompute_ns - before.recompute_ns) * 1e-9;
+        run.packed_bytes = after.packed_bytes - before.packed_bytes;
+        run.spilled_bytes = after.spilled_bytes - before.spilled_bytes;
+        run.spill_wait_s = static_cast<double>(after.spill_wait_ns - before.spill_wait_ns) * 1e-9;
       }
     }
     run.result = 0xcbf29ce484222325u;
@@ -260,6 +276,11 @@ Json report_of(const Row& row, const Row& plain, Bytes before_step) {
   report["drops"] = median_of(row, &Measurement::drops);
   report["recomputed_ops"] = median_of(row, &Measurement::recomputed_ops);
   report["recompute_s"] = median_of(row, &Measurement::recompute_s);
+  if (row.packs) report["packed_bytes"] = median_of(row, &Measurement::packed_bytes);
+  if (!row.spill_directory.empty()) {
+    report["spilled_bytes"] = median_of(row, &Measurement::spilled_bytes);
+    report["spill_wait_s"] = median_of(row, &Measurement::spill_wait_s);
+  }
   bool same = true;
   for (const Measurement& run : row.runs) same = same && run.result == plain.runs[0].result;
   report["same_gradients_and_buffers"] = same;
@@ -318,7 +339,14 @@ Measured measure_rows(StepModel model, const Settings& settings, const Plan& pla
   add({.name = "no budget, blocks reused", .reuses_blocks = true});
   add({"budget, room to spare", 2 * plain.peak_bytes});
   for (const double f : plan.of_added) {
-    add({concat("budget, ", text(f), " of added"), part(f, measured.before_step_bytes)});
+    const std::string name = concat("budget, ", text(f), " of added");
+    const Bytes limit = part(f, measured.before_step_bytes);
+    add({name, limit});
+    add({.name = name + ", packing", .limit = limit, .packs = true});
+    add({.name = name + ", packing and spilling",
+         .limit = limit,
+         .packs = true,
+         .spill_directory = settings.spill_directory});
   }
   for (const double f : {0.5, 0.35}) {
     add({concat("budget, static + ", text(f)), part(f, measured.static_bytes)});
@@ -463,6 +491,8 @@ Settings read_settings(int argc, char** argv) {
       settings.repeats = std::atoi(value.c_str());
     } else if (argument.starts_with("--warm=")) {
       settings.warm = std::atoi(value.c_str());
+    } else if (argument.starts_with("--spill=")) {
+      settings.spill_directory = value;
     } else if (argument.starts_with("--results=")) {
       settings.results = value;
     } else {

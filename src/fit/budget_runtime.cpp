@@ -426,8 +426,10 @@ c10::Storage BudgetRuntime::unpack(const Packed& packed, const KeptVariable& kep
   throw_if_different();
   const auto& record = packed.record;
   c10::Storage storage;
+  bool is_spilling = false;
   {
     const StorageTable::Lock lock = table_.lock();
+    is_spilling = stash_.is_spilling();
     if (kept.variable.defined() && kept.is_exchanged(record->held)) {
       exchanged = kept.variable.tensor_data();
       return storage;
@@ -443,7 +445,7 @@ c10::Storage BudgetRuntime::unpack(const Packed& packed, const KeptVariable& kep
   }
   if (!storage) storage = replayer_.bring_back({record}).front();
   journal_.deliver();
-  stash_.read_ahead(*record);
+  if (is_spilling) stash_.read_ahead(*record);
   if (recorder_.is_on() && packed.tape_tag != 0) {
     const StorageTable::Lock lock = table_.lock();
     recorder_.unpacked(packed.tape_tag);

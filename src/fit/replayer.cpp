@@ -1,8 +1,6 @@
 #include "src/fit/replayer.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <c10/util/ScopeExit.h>
 
 #include <unordered_map>
 #include <utility>
@@ -268,14 +266,7 @@ class Replayer::Round {
       bytes = table_.graph().bytes(record->id);
     }
     const std::uint64_t begin_ns = now_ns();
-    c10::Storage storage = copy->take();
-    if (!storage) {
-      const MemoryKind outer = hook::exchange_current_kind(MemoryKind::kSaved);
-      const auto restore_kind = c10::make_scope_exit([&] { hook::exchange_current_kind(outer); });
-      const hook::ObserverPause hidden;
-      storage = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte).storage();
-      copy->restore(storage.mutable_data());
-    }
+    c10::Storage storage = owner_.stash_.fetch(*copy, bytes, MemoryKind::kSaved);
     const std::uint64_t duration_ns = now_ns() - begin_ns;
     StorageTable::Trash trash;
     const StorageTable::Lock lock = table_.lock();

@@ -1,6 +1,7 @@
 #include "src/fit/stash.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <exception>
@@ -20,8 +21,6 @@ namespace {
 constexpr Bytes kSmallestStashed = Bytes{16} << 10;
 // Packed forms that save less are not worth their time.
 constexpr double kWorstPackedRatio = 0.85;
-// A pass over bytes in memory, before one was measured.
-constexpr double kPassNsPerByte = 0.3;
 // Of the limit, what is written ahead of need, and what reading ahead leaves free.
 constexpr Bytes kWriteAheadShare = 32;
 constexpr Bytes kReadAheadShare = 8;
@@ -216,9 +215,9 @@ Stash::Choice Stash::choose(const StorageRecord& record) const {
   if (options_.pack) {
     const auto ratio = probe_packing(storage.data(), bytes, record.element_bytes);
     if (ratio.has_value() && *ratio <= kWorstPackedRatio) {
-      const auto pass_ns = static_cast<std::uint64_t>(kPassNsPerByte * static_cast<double>(bytes));
       best = {Form::kPacked,
-              {2 * pass_ns, pass_ns, static_cast<Bytes>(*ratio * static_cast<double>(bytes))}};
+              {pack_rate_.expected_ns(bytes), unpack_rate_.expected_ns(bytes),
+               static_cast<Bytes>(*ratio * static_cast<double>(bytes))}};
     }
   }
   if (can_spill()) {
@@ -273,7 +272,9 @@ std::optional<Bytes> Stash::pack(const std::shared_ptr<StorageRecord>& record,
   const Bytes freed = packed->pack(take_bytes(record->held, trash));
   record->checksum = packed->checksum_of_bytes();
   trash.copies.back() = std::exchange(record->copy, packed);
-  counts_.pack_ns += now_ns() - begin_ns;
+  const std::uint64_t took_ns = now_ns() - begin_ns;
+  counts_.pack_ns += took_ns;
+  pack_rate_.add(bytes, took_ns);
   return freed;
 }
 
@@ -281,17 +282,17 @@ Bytes Stash::spill(const std::shared_ptr<StorageRecord>& record, StorageTable::T
   spilled_[record->saved_at] = record;
   c10::Storage storage = take_bytes(record->held, trash);
   try {
-    return spill(storage, record->copy, trash,
-                 [this, record = std::weak_ptr<StorageRecord>(record)](const c10::Storage& back) {
-                   const auto kept = record.lock();
-                   if (kept == nullptr || !kept->id.valid() ||
-                       !table_.graph().is_copied(kept->id)) {
-                     return false;
-                   }
-                   table_.put_back(kept, back);
-                   table_.graph().set_copy_cost(kept->id, std::nullopt);
-                   return true;
-                 });
+    return spill(
+        storage, record->copy, trash,
+        [this, record = std::weak_ptr<StorageRecord>(record)](const c10::Storage& back) {
+          const auto kept = record.lock();
+          if (kept == nullptr || !kept->id.valid() || !table_.graph().is_copied(kept->id)) {
+            return false;
+          }
+          table_.put_back(kept, back);
+          table_.graph().set_copy_cost(kept->id, std::nullopt);
+          return true;
+        });
   } catch (...) {
     record->held = std::move(storage);
     table_.moved(record, record->held);
@@ -383,7 +384,8 @@ bool Stash::wait_for_write() {
   } catch (const std::exception&) {
     // reap() deals with it.
   }
-  add_wait(now_ns() - begin_ns);
+  const StorageTable::Lock lock = table_.lock();
+  counts_.wait_ns += now_ns() - begin_ns;
   return true;
 }
 
@@ -452,10 +454,25 @@ Bytes Stash::give_up_reads(StorageTable::Trash& trash) {
   return freed;
 }
 
-StashCounts Stash::counts() const {
-  StashCounts counts = counts_;
-  counts.wait_ns = wait_ns_;
-  return counts;
+c10::Storage Stash::fetch(StashedBytes& copy, Bytes bytes, MemoryKind kind) {
+  const std::uint64_t begin_ns = now_ns();
+  c10::Storage storage = copy.take();
+  if (!storage) {
+    const MemoryKind outer = hook::exchange_current_kind(kind);
+    const auto restore_kind = c10::make_scope_exit([&] { hook::exchange_current_kind(outer); });
+    const hook::ObserverPause hidden;
+    storage = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte).storage();
+    copy.restore(storage.mutable_data());
+  }
+  const std::uint64_t took_ns = now_ns() - begin_ns;
+  const StorageTable::Lock lock = table_.lock();
+  if (dynamic_cast<const Packed*>(&copy) != nullptr) {
+    counts_.pack_ns += took_ns;
+    unpack_rate_.add(bytes, took_ns);
+  } else {
+    counts_.wait_ns += took_ns;
+  }
+  return storage;
 }
 
 void Stash::before_fork() {

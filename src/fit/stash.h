@@ -6,9 +6,7 @@
 //   ...
 //   if (stash.put_away(record, trash)) graph.dropped(record->id, Way::kCopy);
 //   ...
-//   StashedBytes& copy = *record->copy;
-//   c10::Storage storage = copy.take();
-//   if (!storage) copy.restore(memory);
+//   c10::Storage storage = stash.fetch(*record->copy, bytes, MemoryKind::kSaved);
 //
 // Note [Writes under way]
 // The spill file is written by a thread of its own. A storage that goes there stays where it is,
@@ -37,6 +35,7 @@
 
 #include "src/fit/storage_table.h"
 #include "src/hook/device_memory.h"
+#include "src/stash/byte_rate.h"
 #include "src/stash/packed_array.h"
 #include "src/stash/spill_file.h"
 #include "src/stash/spill_queue.h"
@@ -104,9 +103,9 @@ class Stash {
                                 StorageTable::Trash& trash);
 
   // Puts any storage of nobody else's into the file; `copy` is its copy from an earlier time, or
-  // null, and is the new one afterwards. The storage is moved from unless this throws. If the write fails, `give_back` is called with the
-  // storage, under the table's lock; it returns false when nobody wants it any more. Returns what
-  // is free once the trash is: 0 where a write is under way.
+  // null, and is the new one afterwards. The storage is moved from unless this throws. If the write
+  // fails, `give_back` is called with the storage, under the table's lock; it returns false when
+  // nobody wants it any more. Returns what is free once the trash is: 0 where a write is under way.
   using GiveBack = std::function<bool(const c10::Storage&)>;
   Bytes spill(c10::Storage& storage, std::shared_ptr<StashedBytes>& copy,
               StorageTable::Trash& trash, GiveBack give_back);
@@ -122,6 +121,10 @@ class Stash {
   // So many may be under way when somebody had to wait.
   static Bytes bytes_to_write_ahead();
 
+  // A storage of the kind with the copy's bytes. Takes the table's lock, at the end. Throws what
+  // StashedBytes::restore() does, or what refuses the memory.
+  c10::Storage fetch(StashedBytes& copy, Bytes bytes, MemoryKind kind);
+
   // Returns when the oldest write has ended; false: none is under way. Takes the table's lock.
   bool wait_for_write();
 
@@ -134,8 +137,7 @@ class Stash {
   // Why nothing more can be spilled; "" when nothing is known against it.
   const std::string& problem() const { return problem_; }
 
-  StashCounts counts() const;
-  void add_wait(std::uint64_t ns) { wait_ns_ += ns; }
+  const StashCounts& counts() const { return counts_; }
 
   void before_fork();
   void after_fork(bool in_child);
@@ -153,6 +155,9 @@ class Stash {
     Form form = Form::kNone;
     CopyCost cost;
   };
+  // A pass over bytes in memory, before one was measured.
+  static constexpr double kPassNsPerByte = 0.3;
+
   Choice choose(const StorageRecord& record) const;
   std::optional<Bytes> pack(const std::shared_ptr<StorageRecord>& record,
                             StorageTable::Trash& trash);
@@ -166,7 +171,8 @@ class Stash {
   std::deque<std::weak_ptr<Spilled>> read_ahead_;
   std::string problem_;
   StashCounts counts_;
-  std::atomic<std::uint64_t> wait_ns_{0};
+  ByteRate pack_rate_{2 * kPassNsPerByte};  // looks for the best form, then writes it
+  ByteRate unpack_rate_{kPassNsPerByte};
 };
 
 }  // namespace lowtide

@@ -1,14 +1,11 @@
 #include "src/fit/static_memory.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "src/base/text.h"
 #include "src/fit/op_capture.h"
-#include "src/hook/op_observer.h"
 #include "src/hook/saved_tensor_hooks.h"
 
 namespace lowtide {
@@ -149,20 +146,8 @@ void StaticMemory::bring_in(const Entry& entry) {
   }
   c10::Storage storage;
   try {
-    const hook::ObserverPause hidden;
     const TapeRecorder::Pause unseen;
-    storage = copy->take();
-    if (!storage) {
-      const MemoryKind outer = hook::exchange_current_kind(entry->kind);
-      try {
-        storage = at::empty({static_cast<std::int64_t>(entry->bytes)}, at::kByte).storage();
-      } catch (...) {
-        hook::exchange_current_kind(outer);
-        throw;
-      }
-      hook::exchange_current_kind(outer);
-      copy->restore(storage.mutable_data());
-    }
+    storage = stash_.fetch(*copy, entry->bytes, entry->kind);
   } catch (const std::exception& error) {
     // The op finds the memory away; it shall say why.
     const StorageTable::Lock lock = table_.lock();
@@ -254,8 +239,8 @@ void StaticMemory::leave(const Entry& entry, StorageTable::Trash& trash) {
     const auto kept = left.lock();
     const auto back = kept == nullptr ? nullptr : kept->storage.lock();
     if (back == nullptr) return false;
-    const c10::DataPtr unused = std::exchange(
-        data_ptr(*back), std::move(data_ptr(*storage.unsafeGetStorageImpl())));
+    const c10::DataPtr unused =
+        std::exchange(data_ptr(*back), std::move(data_ptr(*storage.unsafeGetStorageImpl())));
     back->clear_data_ptr_access_error_msg_();
     kept->is_away = false;
     const auto record = kept->record.lock();

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -34,8 +33,6 @@ namespace {
 
 constexpr Bytes kGrowBytes = Bytes{64} << 20;
 constexpr std::size_t kCallBytes = std::size_t{1} << 30;  // of one pwrite or pread
-constexpr double kHalfLifeBytes = 256.0 * (1 << 20);
-constexpr double kPriorNsPerByte = 1.0;
 constexpr long kTmpfs = 0x01021994;
 constexpr long kRamfs = static_cast<long>(0x858458f6u);
 
@@ -109,17 +106,6 @@ Bytes process_file_limit() {
 }
 
 }  // namespace
-
-void SpillFile::Rate::add(Bytes bytes, std::uint64_t ns) {
-  const double before = std::exp2(-static_cast<double>(bytes) / kHalfLifeBytes);
-  bytes_ = bytes_ * before + static_cast<double>(bytes);
-  ns_ = ns_ * before + static_cast<double>(ns);
-}
-
-std::uint64_t SpillFile::Rate::expected_ns(Bytes bytes) const {
-  const double ns_per_byte = bytes_ > 0 ? ns_ / bytes_ : kPriorNsPerByte;
-  return static_cast<std::uint64_t>(ns_per_byte * static_cast<double>(bytes));
-}
 
 SpillFile::SpillFile(const SpillOptions& options, std::unique_ptr<SpillDisk> disk)
     : options_(options), disk_(std::move(disk)), directory_(open_directory(options.directory)) {

@@ -23,6 +23,7 @@
 
 #include "lowtide/bytes.h"
 #include "src/base/forkable_mutex.h"
+#include "src/stash/byte_rate.h"
 #include "src/stash/spill_disk.h"
 #include "src/stash/spill_space.h"
 
@@ -73,8 +74,7 @@ class SpillFile {
   Bytes written_bytes() const;
   Bytes read_bytes() const;
 
-  // What writing or reading so many bytes takes, by what was measured: a mean over the bytes, the
-  // last 256 MiB weighing as much as all before. Before the first: 1 GB/s.
+  // What writing or reading so many bytes takes, by what was measured. Before the first: 1 GB/s.
   std::uint64_t write_ns(Bytes bytes) const;
   std::uint64_t read_ns(Bytes bytes) const;
 
@@ -88,16 +88,7 @@ class SpillFile {
   void after_fork(bool in_child);
 
  private:
-  // A mean of nanoseconds a byte, exponentially weighted by bytes.
-  class Rate {
-   public:
-    void add(Bytes bytes, std::uint64_t ns);
-    std::uint64_t expected_ns(Bytes bytes) const;
-
-   private:
-    double bytes_ = 0;
-    double ns_ = 0;
-  };
+  static constexpr double kPriorNsPerByte = 1.0;
 
   struct File {
     int descriptor = -1;
@@ -121,8 +112,8 @@ class SpillFile {
   std::size_t first_own_ = 0;
   Bytes written_bytes_ = 0;
   mutable Bytes read_bytes_ = 0;
-  Rate write_rate_;
-  mutable Rate read_rate_;
+  ByteRate write_rate_{kPriorNsPerByte};
+  mutable ByteRate read_rate_{kPriorNsPerByte};
 };
 
 }  // namespace lowtide

@@ -13,13 +13,12 @@
 
 #include "lowtide/budget.h"
 #include "lowtide/error.h"
+#include "tests/fit/opaque_model.h"
 #include "tests/fit/training.h"
 
 using namespace lowtide;  // the tests of one header
 
 namespace {
-
-constexpr Bytes kBlock = 256 * 256 * sizeof(float);
 
 std::string spill_directory() {
   static const std::string directory = [] {
@@ -80,40 +79,6 @@ Totals train_all(Mode mode) {
     CHECK(differences(plain, train(which, std::nullopt)) == 0);
   }
   return totals;
-}
-
-Bytes live() { return MemoryMeter().live_bytes(); }
-
-// What it saves has no recipe: the op that makes it is none of libtorch's.
-struct Opaque : torch::autograd::Function<Opaque> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x) {
-    at::Tensor y = at::empty_like(x);
-    const float* from = x.const_data_ptr<float>();
-    float* to = y.mutable_data_ptr<float>();
-    for (std::int64_t i = 0; i < x.numel(); ++i) to[i] = from[i] * 0.9F;
-    context->save_for_backward({y});
-    return y.clone();
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    return {gradients[0] * context->get_saved_variables()[0]};
-  }
-};
-
-at::Tensor opaque_loss(const at::Tensor& w, int depth) {
-  at::Tensor y = w * 1;
-  for (int i = 0; i < depth; ++i) y = Opaque::apply(y);
-  return y.sum();
-}
-
-at::Tensor weight() {
-  return at::linspace(0.1, 1, 256 * 256).view({256, 256}).requires_grad_(true);
-}
-
-at::Tensor plain_gradient(int depth) {
-  const at::Tensor w = weight();
-  opaque_loss(w, depth).backward();
-  return w.grad().clone();
 }
 
 }  // namespace
