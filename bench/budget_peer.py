@@ -1,10 +1,12 @@
 """What a limit costs, beside what the public tools of Python take at the same peaks, in one run.
 
-    python bench/budget_peer.py [--model=all|transformer|conv] [--quick] [--repeats=5] [--compile] [--results=FILE]
+    python bench/budget_peer.py [--model=all|transformer|conv] [--quick] [--only=REGEX] [--repeats=5] [--compile]
+                                [--results=FILE]
 
 Plain, torch.utils.checkpoint (use_reentrant=False) around every block and around every second one, selective
 checkpointing that saves matrix products (convolutions), without and with attention, fairscale's wrapper,
 save_on_cpu, torch_remat around every block; then lowtide.budget with room to spare, and at the peak of each of those.
+--only measures the peers whose rows it matches, and plain.
 --compile adds torch.compile with activation_memory_budget 1, 0.5 and 0.2, related to the first of the three.
 
 The models are those of budget_models.cpp; a step is forward, backward and an update with a learning rate of 0. Rows
@@ -20,6 +22,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -264,11 +267,12 @@ def measure_model(name, model, options):
         runs.setdefault(row, []).append(run)
         print_turn(row, run)
 
+    peers = {row: run for row, run in ROWS.items() if row == "plain" or re.search(options.only, row)}
     for _ in range(options.repeats):
-        for row, run_blocks in ROWS.items():
+        for row, run_blocks in peers.items():
             turn(row, run_blocks)
         turn("lowtide, room to spare", ROWS["plain"], 2 * runs["plain"][0]["peak_bytes"])
-        for row in list(ROWS)[1:]:
+        for row in list(peers)[1:]:
             if row in runs and runs[row][0]["peak_bytes"] < runs["plain"][0]["peak_bytes"]:
                 turn(f"lowtide, at the peak of: {row}", ROWS["plain"], runs[row][0]["peak_bytes"])
     if options.compile:
@@ -303,6 +307,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=["all", "transformer", "conv"], default="all")
     parser.add_argument("--quick", action="store_true", help="small models, to try this out")
+    parser.add_argument("--only", default="", help="a regular expression")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--warm", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="also torch.compile; minutes")
