@@ -231,6 +231,7 @@ struct Outcome {
   Bytes limit_bytes = 0;
   BudgetReport report;
   bool refused = false;
+  std::string refusal;
   std::string error;      // of something else than a refusal
   std::size_t where = 0;  // the instruction that threw
 };
@@ -261,6 +262,7 @@ Outcome run(const GraphProgram& program, const std::optional<Limit>& limit,
       }
     } catch (const BudgetError& error) {
       outcome.refused = true;
+      outcome.refusal = error.what_without_backtrace();
       if (error.id() != "LT0301" && error.id() != "LT0303") outcome.error = error.what();
     } catch (const std::exception& error) {
       outcome.error = error.what();
@@ -679,8 +681,9 @@ GraphFault find_fault(const GraphProgram& program, const std::vector<double>& fr
       any_refused = true;
       if (fraction >= 1) {
         statistics.refused_at_one += 1;
-        refused_at_one = {FaultKind::kRefusedAtOne, fraction,
-                          "at instruction " + std::to_string(budgeted.where)};
+        refused_at_one = {
+            FaultKind::kRefusedAtOne, fraction,
+            "at instruction " + std::to_string(budgeted.where) + ": " + budgeted.refusal};
       }
       continue;
     }

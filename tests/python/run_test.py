@@ -167,13 +167,47 @@ def test_the_environments_own_sitecustomize_still_runs(script, tmp_path):
     assert done.stdout == "ran\n", done.stderr
 
 
+def test_spill(lowtide_run, script, tmp_path):
+    path = script("""
+        import torch
+
+        class Opaque(torch.autograd.Function):  # what it saves cannot be computed again
+            @staticmethod
+            def forward(ctx, x):
+                y = torch.from_numpy(x.detach().numpy() * 0.9).clone()
+                ctx.save_for_backward(y)
+                return y.clone()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient * ctx.saved_tensors[0]
+
+        w = torch.linspace(0.1, 1, 1 << 16).requires_grad_()
+        y = w * 1
+        for _ in range(40):
+            y = Opaque.apply(y)
+        y.sum().backward()
+        print(w.grad.sum().item())
+    """)
+    plain = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    folder = tmp_path / "spill"
+    folder.mkdir()
+    words = ["--budget", "4MiB", "--python", sys.executable, path]
+    assert lowtide_run(*words).returncode != 0
+    done = lowtide_run("--spill", folder, *words)
+    assert done.stdout == plain.stdout, done.stderr
+    assert "spilled" in done.stderr
+    assert list(folder.iterdir()) == []
+
+
 @pytest.mark.parametrize("words, said, code", [
     (["train.py"], "--budget is missing", 2),
     (["--budget", "1GiB"], "", 2),
     (["--budget", "many", "train.py"], "cannot read that", 2),
     (["--budget", "0%", "train.py"], "over 0%", 2),
     (["--budget", "1GiB", "--report", "/no/such/folder/out.json", "train.py"], "cannot write the report", 2),
-    (["--budget", "1GiB", "--spill", "/tmp", "train.py"], "--spill is not in this version", 2),
+    (["--budget", "1GiB", "--spill", "/no/such/folder", "train.py"], "no such directory", 2),
+    (["--spill", "/tmp", "--watch", "train.py"], "--spill needs --budget", 2),
     (["--budget", "1GiB", "--", "no-such-program"], "not found", 127),
     (["--budget", "1GiB", "--", sys.executable, "-I", "train.py"], "-I keeps Python from finding", 2),
 ])
