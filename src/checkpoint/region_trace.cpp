@@ -12,6 +12,7 @@
 #include "src/base/assert.h"
 #include "src/base/checksum.h"
 #include "src/base/text.h"
+#include "src/hook/away_memory.h"
 
 // What makes a replay the same computation as the first run, and what keeps it from being seen.
 //
@@ -103,6 +104,7 @@ c10::Storage storage_handle(c10::StorageImpl* storage) {
 
 at::Tensor copy_bytes(c10::StorageImpl* storage) {
   const hook::UnobservedOps hidden;
+  hook::bring_in(storage_handle(storage));
   const auto size = static_cast<std::int64_t>(storage->nbytes());
   at::Tensor copy =
       at::empty({size}, at::TensorOptions().dtype(at::kByte).device(storage->device()));
@@ -149,6 +151,7 @@ bool OutsideTensor::replaced() const {
   }
   const auto now = storage.lock();
   if (!now) return false;
+  hook::bring_in(c10::Storage(now));
   // Written without a version (w.data.copy_), or freed and filled anew at the same place.
   if (sample != 0) {
     return now->data() == nullptr || now->nbytes() != bytes || sample_of(*now) != sample;
@@ -284,12 +287,14 @@ void FirstRunObserver::note_tensor(const at::Tensor& tensor, bool written, bool 
   if (place == kMadeInside) return;
   if (place == kUnknown) {
     place = static_cast<int>(trace_.outside.size());
+    // What may leave memory comes back at another place.
+    const bool may_move = hook::bring_in(storage_handle(storage));
     trace_.outside.push_back(OutsideTensor{
         WeakStorage(tensor.unsafeGetTensorImpl()->unsafe_storage().getWeakStorageImpl()),
         WeakTensor(tensor.getIntrusivePtr()),
         storage->data(),
         storage->nbytes(),
-        tensor.is_leaf() && tensor.requires_grad() ? sample_of(*storage) : 0,
+        may_move || (tensor.is_leaf() && tensor.requires_grad()) ? sample_of(*storage) : 0,
         hook::TensorVersion(tensor),
         tensor.scalar_type(),
         {},

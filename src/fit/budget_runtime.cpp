@@ -83,6 +83,7 @@ BudgetRuntime::BudgetRuntime()
 
 void BudgetRuntime::before_fork() {
   replayer_.mutex().before_fork();
+  static_.mutex().before_fork();
   table_.mutex().before_fork();
   stash_.before_fork();
   journal_.mutex().before_fork();
@@ -94,6 +95,7 @@ void BudgetRuntime::after_fork(bool in_child) {
   journal_.mutex().after_fork(in_child);
   stash_.after_fork(in_child);
   table_.mutex().after_fork(in_child);
+  static_.mutex().after_fork(in_child);
   replayer_.mutex().after_fork(in_child);
 }
 
@@ -398,6 +400,7 @@ BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor, KeptVariable
   } else {
     saved_in_backward_ = true;
   }
+  if (hook::is_away(*tensor.storage().unsafeGetStorageImpl())) return {};
   auto record = table_.find_or_make(tensor.storage());
   if (record->block == nullptr) return {};
   if (!record->held) record->held = tensor.storage();
@@ -586,6 +589,11 @@ bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
   }
   journal_.deliver();
   if (freed > 0) return true;
+  // Another thread may have freed something of its own meanwhile.
+  if (request.reason == hook::RoomRequest::Reason::kLimit &&
+      ledger().live() + request.request_bytes <= request.limit_bytes) {
+    return true;
+  }
   refuse(request, false);
 }
 

@@ -48,6 +48,7 @@ struct OpRecorder::Ticket final : hook::OpTicket {
   explicit Ticket(StaticMemory& memory) : pins(memory) {}
 
   StaticMemory::Pins pins;
+  StaticMemory::Blocked blocked;                                   // when they could not be had
   std::shared_ptr<OpCapture> capture;                              // null: not to be repeated
   std::vector<c10::Storage> input_storages;                        // of capture->inputs
   std::vector<std::shared_ptr<StorageRecord>> input_records;       // the same
@@ -129,14 +130,20 @@ bool OpRecorder::is_state(const at::Tensor& tensor) {
 
 std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
                                                    c10::ArrayRef<c10::IValue> inputs) noexcept {
+  std::unique_ptr<Ticket> ticket;
   try {
     const bool in_backward = hook::current_backward_id() != -1;
     phase_listener_(in_backward);
     const bool records = c10::GradMode::is_enabled() || !in_backward;
-    auto ticket = std::make_unique<Ticket>(static_);
+    ticket = std::make_unique<Ticket>(static_);
     ticket->op = &op;
     if (static_.is_on()) {
-      static_.pin(inputs, ticket->pins);
+      try {
+        static_.pin(inputs, ticket->pins);
+      } catch (const std::exception& error) {
+        StaticMemory::block(inputs, error.what(), ticket->blocked);
+        throw;
+      }
       ticket->is_state_made = !in_backward && !c10::GradMode::is_enabled() && op.reads_shapes &&
                               !inputs.empty() && inputs[0].isTensor() &&
                               inputs[0].toTensor().is_leaf() &&
@@ -230,6 +237,7 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
     return ticket;
   } catch (...) {
     lose_written(op, inputs);
+    if (ticket != nullptr && ticket->blocked.any()) return ticket;
     return nullptr;  // not recorded: what the op makes is kept
   }
 }
@@ -350,6 +358,7 @@ void OpRecorder::prepare_write(const std::shared_ptr<StorageRecord>& record) {
 
 void OpRecorder::after(hook::OpTicket& given, c10::ArrayRef<c10::IValue> outputs) noexcept {
   auto& ticket = static_cast<Ticket&>(given);
+  if (ticket.blocked.any()) return;
   const std::uint64_t cost_ns = now_ns() - ticket.start_ns;
   const bool kinds_ours = ticket.outer_kind == MemoryKind::kProgram;
   const MemoryKind inside =

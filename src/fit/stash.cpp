@@ -111,9 +111,11 @@ class Stash::Spilled final : public StashedBytes {
   }
   SpillQueue& queue() const { return store_->queue; }
 
-  // The write has ended: the storage, which is free now. Or why it failed; then it is not.
+  // The write has ended: the storage, which is free now. Or why it failed; then it is not. None
+  // when it was taken back meanwhile.
   c10::Storage written(std::exception_ptr& error) {
     const std::lock_guard lock(mutex_);
+    if (write_ == nullptr) return {};
     const auto job = std::exchange(write_, nullptr);
     error = job->error();
     if (error == nullptr) extent_ = job->extent();
@@ -340,6 +342,7 @@ Bytes Stash::reap(StorageTable::Trash& trash) {
     if (copy == nullptr || copy->write_job() == nullptr) continue;  // taken back, or forgotten
     std::exception_ptr error;
     c10::Storage storage = copy->written(error);
+    if (!storage) continue;
     if (error == nullptr) {
       freed += writing.bytes;
     } else {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "src/base/text.h"
 #include "src/fit/op_capture.h"
+#include "src/hook/host.h"
 #include "src/hook/saved_tensor_hooks.h"
 
 namespace lowtide {
@@ -13,6 +15,12 @@ namespace {
 
 // Smaller storages stay: they are not worth a block of the file.
 constexpr Bytes kSmallestStatic = Bytes{64} << 10;
+// Of one step that are remembered; loops without steps have no end.
+constexpr std::size_t kMostUses = 4096;
+constexpr const char* kIsAway =
+    "this tensor's memory is in the spill file: it was attached to a lowtide budget, and is "
+    "brought back by the next op that reads it. What reads it without an op (data_ptr, numpy, "
+    "pickle) must wait for the end of the budget";
 // Later than any use that is known.
 constexpr std::uint64_t kUnknownUse = std::uint64_t{1} << 40;
 
@@ -27,7 +35,8 @@ c10::weak_intrusive_ptr<c10::StorageImpl> weak(const c10::Storage& storage) {
 struct StaticMemory::Attached {
   c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
   Bytes bytes = 0;
-  std::size_t tensors = 0;  // that hold the storage when the program has nothing else over it
+  std::vector<WeakTensor> tensors;  // that were over it when they joined
+  std::thread::id user;             // last thread whose ops read or wrote it
   bool is_away = false;
   MemoryKind kind = MemoryKind::kProgram;
   std::uint64_t tape_tag = 0;
@@ -45,66 +54,76 @@ StaticMemory::Entry StaticMemory::find(const c10::StorageImpl* storage) const {
   return found == entries_.end() || found->second->storage.expired() ? nullptr : found->second;
 }
 
-StaticMemory::Entry StaticMemory::add(const c10::Storage& storage, std::size_t tensors) {
-  c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
-  if (auto known = find(impl)) return known;
-  if (impl->nbytes() < kSmallestStatic) return nullptr;
-  if (hook::cpu_memory().find_block(data_ptr(*impl)) == nullptr) return nullptr;
-  auto entry = std::make_shared<Attached>();
-  entry->storage = weak(storage);
-  entry->bytes = impl->nbytes();
-  entry->tensors = tensors;
-  entries_[impl] = entry;
+StaticMemory::Entry StaticMemory::add(const at::Tensor& tensor) {
+  if (!is_plain(tensor)) return nullptr;
+  c10::StorageImpl* impl = tensor.storage().unsafeGetStorageImpl();
+  Entry entry = find(impl);
+  if (entry == nullptr) {
+    if (impl->nbytes() < kSmallestStatic) return nullptr;
+    if (hook::cpu_memory().find_block(data_ptr(*impl)) == nullptr) return nullptr;
+    entry = std::make_shared<Attached>();
+    entry->storage = weak(tensor.storage());
+    entry->bytes = impl->nbytes();
+    entry->user = std::this_thread::get_id();
+    entries_[impl] = entry;
+  }
+  const bool is_known =
+      std::any_of(entry->tensors.begin(), entry->tensors.end(), [&](const WeakTensor& known) {
+        return known._unsafe_get_target() == tensor.unsafeGetTensorImpl();
+      });
+  if (!is_known) entry->tensors.emplace_back(tensor.getIntrusivePtr());
   return entry;
 }
 
 void StaticMemory::attach(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) {
-    if (!is_plain(tensor)) continue;
+    if (add(tensor) == nullptr) continue;
     const bool is_known =
-        std::any_of(tensors_.begin(), tensors_.end(),
-                    [&](const at::Tensor& other) { return other.is_same(tensor); });
-    if (is_known) continue;
-    tensors_.push_back(tensor);
-    // Tensors that are tied over one storage are all there before it is asked for.
-    const Entry known = find(tensor.storage().unsafeGetStorageImpl());
-    if (known != nullptr) {
-      ++known->tensors;
-    } else {
-      add(tensor.storage(), 1);
-    }
+        std::any_of(tensors_.begin(), tensors_.end(), [&](const WeakTensor& known) {
+          return known._unsafe_get_target() == tensor.unsafeGetTensorImpl();
+        });
+    if (!is_known) tensors_.emplace_back(tensor.getIntrusivePtr());
   }
   is_on_ = true;
+  hook::set_away_memory(this);
 }
 
 void StaticMemory::add_state(const at::Tensor& tensor) {
   const StorageTable::Lock lock = table_.lock();
-  if (is_plain(tensor)) add(tensor.storage(), 1);
+  add(tensor);
 }
 
+// Of the parameters that this thread uses: another may be changing theirs.
 void StaticMemory::add_gradients() {
-  for (const at::Tensor& tensor : tensors_) {
-    if (!tensor.requires_grad()) continue;
+  for (const WeakTensor& attached : tensors_) {
+    if (attached.use_count() == 0) continue;
+    const c10::TensorImpl& tensor = *attached._unsafe_get_target();
+    const Entry entry = find(tensor.unsafe_storage().unsafeGetStorageImpl());
+    if (entry == nullptr || entry->user != std::this_thread::get_id()) continue;
     const at::Tensor& gradient = tensor.grad();
-    if (gradient.defined() && is_plain(gradient)) add(gradient.storage(), 1);
+    if (gradient.defined()) add(gradient);
   }
 }
 
 // ---- in use ----
 
 // Pins the storage; what is away of it joins `away`.
-void StaticMemory::use(const c10::Storage& storage, Pins& pins, std::vector<Entry>& away) {
+void StaticMemory::use(const c10::Storage& storage, const at::Tensor* tensor, Pins& pins,
+                       std::vector<Entry>& away) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   if (impl->nbytes() < kSmallestStatic) return;
   ++in_use_[impl];
   pins.storages_.push_back(impl);
   Entry entry = find(impl);
-  if (entry == nullptr) {
+  if (entry == nullptr && tensor != nullptr) {
     const hook::MemoryBlock* block = hook::cpu_memory().find_block(data_ptr(*impl));
     if (block == nullptr || block->kind != MemoryKind::kOptimizerState) return;
-    entry = add(storage, 1);
+    entry = add(*tensor);
   }
-  entry->uses.push_back(++uses_);
+  if (entry == nullptr) return;
+  entry->user = std::this_thread::get_id();
+  ++uses_;
+  if (entry->uses.size() < kMostUses) entry->uses.push_back(uses_);
   if (entry->is_away) away.push_back(std::move(entry));
 }
 
@@ -113,7 +132,7 @@ void StaticMemory::pin(c10::ArrayRef<c10::IValue> values, Pins& pins) {
   {
     const StorageTable::Lock lock = table_.lock();
     OpCapture::for_each_tensor(values, [&](TensorPlace, const at::Tensor& tensor) {
-      if (tensor.has_storage()) use(tensor.storage(), pins, away);
+      if (tensor.has_storage()) use(tensor.storage(), &tensor, pins, away);
     });
   }
   for (const Entry& entry : away) bring_in(entry);
@@ -123,9 +142,42 @@ void StaticMemory::pin(const std::vector<c10::Storage>& storages, Pins& pins) {
   std::vector<Entry> away;
   {
     const StorageTable::Lock lock = table_.lock();
-    for (const c10::Storage& storage : storages) use(storage, pins, away);
+    for (const c10::Storage& storage : storages) use(storage, nullptr, pins, away);
   }
   for (const Entry& entry : away) bring_in(entry);
+}
+
+bool StaticMemory::bring_in(const c10::Storage& storage) {
+  Entry entry;
+  {
+    const StorageTable::Lock lock = table_.lock();
+    entry = find(storage.unsafeGetStorageImpl());
+    if (entry == nullptr) return false;
+    entry->user = std::this_thread::get_id();
+  }
+  bring_in(entry);
+  return true;
+}
+
+void StaticMemory::block(c10::ArrayRef<c10::IValue> values, const std::string& why,
+                         Blocked& blocked) {
+  OpCapture::for_each_tensor(values, [&](TensorPlace, const at::Tensor& tensor) {
+    if (!tensor.has_storage() || tensor.storage().nbytes() == 0) return;
+    blocked.storages_.push_back(tensor.storage());
+    tensor.storage().unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+        why);
+  });
+}
+
+StaticMemory::Blocked::~Blocked() {
+  for (const c10::Storage& storage : storages_) {
+    c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
+    if (hook::is_away(impl)) {
+      impl.release_data_and_set_meta_custom_data_ptr_error_msg_(kIsAway);
+    } else {
+      impl.clear_data_ptr_access_error_msg_();
+    }
+  }
 }
 
 void StaticMemory::unpin(Pins& pins) noexcept {
@@ -138,6 +190,8 @@ void StaticMemory::unpin(Pins& pins) noexcept {
 }
 
 void StaticMemory::bring_in(const Entry& entry) {
+  const hook::HostUnlocked unlocked;
+  const std::lock_guard only_one(bringing_in_);
   std::shared_ptr<StashedBytes> copy;
   {
     const StorageTable::Lock lock = table_.lock();
@@ -176,14 +230,22 @@ void StaticMemory::bring_in(const Entry& entry) {
 
 // ---- leaving ----
 
-bool StaticMemory::may_leave(Attached& entry) const {
-  if (entry.is_away) return false;
-  const auto impl = entry.storage.lock();
-  if (impl == nullptr || impl->nbytes() != entry.bytes) return false;
-  if (in_use_.contains(impl.get())) return false;
-  const hook::MemoryBlock* block = hook::cpu_memory().find_block(data_ptr(*impl));
+bool StaticMemory::may_leave(const Attached& entry, const c10::Storage& storage) const {
+  if (entry.is_away || entry.user != std::this_thread::get_id()) return false;
+  if (storage.nbytes() != entry.bytes || !storage.resizable() ||
+      in_use_.contains(storage.unsafeGetStorageImpl())) {
+    return false;
+  }
+  const hook::MemoryBlock* block =
+      hook::cpu_memory().find_block(data_ptr(*storage.unsafeGetStorageImpl()));
   if (block == nullptr) return false;
-  std::size_t holders = entry.tensors + 1;  // and `impl`
+  std::size_t holders = 1;  // who asks
+  for (const WeakTensor& tensor : entry.tensors) {
+    if (tensor.use_count() == 0) continue;
+    const c10::TensorImpl& impl = *tensor._unsafe_get_target();
+    if (impl.unsafe_storage().unsafeGetStorageImpl() == storage.unsafeGetStorageImpl()) ++holders;
+  }
+  if (holders == 1) return false;  // somebody else's by now
   if (block->record != nullptr) {
     const auto& record = static_cast<const StorageRecord&>(*block->record);
     if (record.held) ++holders;
@@ -195,7 +257,7 @@ bool StaticMemory::may_leave(Attached& entry) const {
         });
     if (!are_ours) return false;
   }
-  return impl.use_count() <= holders;
+  return storage.use_count() <= holders;
 }
 
 std::uint64_t StaticMemory::next_use(const Attached& entry) const {
@@ -208,16 +270,17 @@ std::uint64_t StaticMemory::next_use(const Attached& entry) const {
   return next != known.end() ? *next : uses_of_last_step_ + known.front();
 }
 
-void StaticMemory::leave(const Entry& entry, StorageTable::Trash& trash) {
-  const auto impl = entry->storage.lock();
-  c10::DataPtr& place = data_ptr(*impl);
+// Returns what is free once the trash is.
+Bytes StaticMemory::leave(const Entry& entry, c10::StorageImpl& storage,
+                          StorageTable::Trash& trash) {
+  c10::DataPtr& place = data_ptr(storage);
   hook::MemoryBlock& block = *hook::cpu_memory().find_block(place);
   c10::Storage moved(c10::Storage::use_byte_size_t(), entry->bytes,
-                     c10::DataPtr(nullptr, impl->device()), nullptr, /*resizable=*/false);
+                     c10::DataPtr(nullptr, storage.device()), nullptr, /*resizable=*/false);
   // When the storage goes while it is away, its place in the file is free.
   c10::DataPtr mark(
       nullptr, new Entry(entry), [](void* owner) { delete static_cast<Entry*>(owner); },
-      impl->device());
+      storage.device());
   entry->kind = block.kind;
   entry->tape_tag = block.tag;
   if (recorder_.is_on()) recorder_.set_aside(block);
@@ -229,18 +292,15 @@ void StaticMemory::leave(const Entry& entry, StorageTable::Trash& trash) {
     block.record = nullptr;
   }
   data_ptr(*moved.unsafeGetStorageImpl()) = std::exchange(place, std::move(mark));
-  impl->release_data_and_set_meta_custom_data_ptr_error_msg_(
-      "this tensor's memory is in the spill file: it was attached to a lowtide budget, and is "
-      "brought back by the next op that reads it. What reads it without an op (data_ptr, numpy, "
-      "pickle) must wait for the end of the budget");
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(kIsAway);
   entry->is_away = true;
   // As if it had never left. False: the storage is gone.
-  const auto stay = [this, left = std::weak_ptr<Attached>(entry)](const c10::Storage& storage) {
+  const auto stay = [this, left = std::weak_ptr<Attached>(entry)](const c10::Storage& bytes) {
     const auto kept = left.lock();
     const auto back = kept == nullptr ? nullptr : kept->storage.lock();
     if (back == nullptr) return false;
     const c10::DataPtr unused =
-        std::exchange(data_ptr(*back), std::move(data_ptr(*storage.unsafeGetStorageImpl())));
+        std::exchange(data_ptr(*back), std::move(data_ptr(*bytes.unsafeGetStorageImpl())));
     back->clear_data_ptr_access_error_msg_();
     kept->is_away = false;
     const auto record = kept->record.lock();
@@ -248,7 +308,7 @@ void StaticMemory::leave(const Entry& entry, StorageTable::Trash& trash) {
     return true;
   };
   try {
-    stash_.spill(moved, entry->copy, trash, stay);
+    return stash_.spill(moved, entry->copy, trash, stay);
   } catch (...) {
     stay(moved);
     throw;
@@ -258,20 +318,30 @@ void StaticMemory::leave(const Entry& entry, StorageTable::Trash& trash) {
 Bytes StaticMemory::evict(Bytes needed, StorageTable::Trash& trash) {
   if (!is_on_ || !stash_.can_spill()) return 0;
   add_gradients();
-  std::vector<std::pair<std::uint64_t, Entry>> candidates;
-  for (const auto& [storage, entry] : entries_) {
-    if (may_leave(*entry)) candidates.emplace_back(next_use(*entry), entry);
+  struct Candidate {
+    std::uint64_t next;
+    Entry entry;
+    c10::Storage storage;
+  };
+  std::vector<Candidate> candidates;
+  for (const auto& [known, entry] : entries_) {
+    c10::Storage storage(entry->storage.lock());
+    if (!storage) continue;
+    if (may_leave(*entry, storage)) {
+      candidates.push_back({next_use(*entry), entry, storage});
+    }
+    trash.storages.push_back(std::move(storage));  // it may be the last holder by now
   }
   std::sort(candidates.begin(), candidates.end(),
-            [](const auto& a, const auto& b) { return a.first > b.first; });
+            [](const Candidate& a, const Candidate& b) { return a.next > b.next; });
   Bytes freed = 0;
   Bytes leaving = 0;
   const Bytes wanted = std::max(needed, Stash::bytes_to_write_ahead());
-  for (const auto& [next, entry] : candidates) {
+  for (const Candidate& candidate : candidates) {
     if (freed >= needed || leaving >= wanted) break;
-    const std::size_t before = trash.storages.size();
-    leave(entry, trash);
-    (trash.storages.size() > before ? freed : leaving) += entry->bytes;
+    const Bytes free = leave(candidate.entry, *candidate.storage.unsafeGetStorageImpl(), trash);
+    freed += free;
+    if (free == 0) leaving += candidate.entry->bytes;
   }
   return freed;
 }
@@ -292,12 +362,23 @@ void StaticMemory::detach() {
     is_on_ = false;
     for (const auto& [storage, entry] : entries_) entries.push_back(entry);
   }
-  for (const Entry& entry : entries) bring_in(entry);
-  std::vector<at::Tensor> tensors;  // freed without the lock
-  const StorageTable::Lock lock = table_.lock();
-  entries_.clear();
-  tensors.swap(tensors_);
-  uses_ = uses_of_last_step_ = 0;
+  std::exception_ptr first_error;
+  for (const Entry& entry : entries) {
+    try {
+      bring_in(entry);
+    } catch (const std::exception&) {
+      if (first_error == nullptr) first_error = std::current_exception();
+    }
+  }
+  hook::set_away_memory(nullptr);
+  {
+    const StorageTable::Lock lock = table_.lock();
+    entries_.clear();
+    tensors_.clear();
+    uses_ = uses_of_last_step_ = 0;
+  }
+  entries.clear();
+  if (first_error != nullptr) std::rethrow_exception(first_error);
 }
 
 }  // namespace lowtide

@@ -30,12 +30,12 @@ void StorageRecord::block_freed(hook::MemoryBlock&) noexcept { table.block_freed
 
 bool StorageRecord::is_as_recorded(Bytes bytes) const {
   const c10::Storage now = held ? held : c10::Storage(storage.lock());
-  return now && now.unsafeGetStorageImpl()->data() == data && now.nbytes() == bytes;
+  return now && data_ptr(*now.unsafeGetStorageImpl()).get() == data && now.nbytes() == bytes;
 }
 
 bool StorageRecord::has_memory(Bytes bytes) const {
   const c10::Storage now = held ? held : c10::Storage(storage.lock());
-  return now && now.unsafeGetStorageImpl()->data() != nullptr && now.nbytes() == bytes;
+  return now && data_ptr(*now.unsafeGetStorageImpl()).get() != nullptr && now.nbytes() == bytes;
 }
 
 StorageTable::StorageTable()
@@ -79,7 +79,7 @@ void StorageTable::attach(const std::shared_ptr<StorageRecord>& record,
                           const c10::Storage& storage) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   record->storage = weak(impl);
-  record->data = impl->data();
+  record->data = data_ptr(*impl).get();
   record->block = hook::cpu_memory().find_block(data_ptr(*impl));
   if (record->block != nullptr) record->block->record = record.get();
 }
