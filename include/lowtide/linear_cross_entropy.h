@@ -29,7 +29,8 @@
 //
 // Memory beside inputs and gradients: the chunk, for bfloat16 half as much again, and for inputs of
 // a narrower dtype than float32 a float32 sum of their gradients, and 8 MiB of weight's rows at a
-// time.
+// time; where the processor multiplies bfloat16 instead of those rows a copy of weight, which is
+// gone before the sums are rounded.
 //
 // Tokens whose target is ignore_index are left out before the products.
 //

@@ -37,8 +37,12 @@
 // (-g); without it they are "program+0x1234". The C++ chain names the op and line that made the
 // tensor that keeps a graph: which variable that is only Python can say.
 //
-// Cost: a look at each op, block and graph node (bench/watch_bench.py). Without a Watch nothing is
-// registered. Naming a finding is done once for each and may take a second in a large program.
+// Cost (bench/watch_bench.py). Ops are looked at in the first 16 steps, in 8 of every 128 after
+// that, and whenever something seems to grow; of the others blocks are counted, by size, and some
+// nodes of backward are followed, which is what tells that something seems to grow. So growth that
+// begins late is named some steps later than growth that is there from the start. Without a Watch
+// nothing is registered. Naming a finding is done once for each and may take a second in a large
+// program.
 //
 // Threads: for the whole process; ops of all threads are seen. CPU tensors. Several may live at
 // once. fork: the child has none.
@@ -79,7 +83,7 @@ LOWTIDE_API const char* to_string(WatchFinding::Kind kind) noexcept;
 
 struct LOWTIDE_API WatchReport {
   std::uint64_t steps = 0;             // ended
-  std::uint64_t ops = 0;               // seen
+  std::uint64_t ops = 0;               // looked at
   std::vector<WatchFinding> findings;  // in the order in which they were found
 
   bool has_alarm() const;
@@ -105,8 +109,9 @@ class LOWTIDE_API Watch {
   void step();
   // An optimizer has stepped: from now on steps end after that. For the Python package.
   void optimizer_stepped();
-  // Sees nothing while paused; for benches, which take steps with and without in turns.
-  void set_paused(bool paused);
+  // How closely steps are looked at from now on. For benches, which take turns.
+  enum class Look : std::uint8_t { kAsNeeded, kNot, kCounting, kClosely };
+  void look(Look look);
 
   WatchReport report() const;
 

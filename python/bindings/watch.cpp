@@ -2,6 +2,8 @@
 
 #include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "python/bindings/bindings.h"
 
@@ -69,7 +71,18 @@ void bind_watch(py::module_& module) {
            py::arg("on_finding"))
       .def("step", &Watch::step, py::call_guard<py::gil_scoped_release>())
       .def("optimizer_stepped", &Watch::optimizer_stepped)
-      .def("set_paused", &Watch::set_paused, py::arg("paused"))
+      .def(
+          "look",
+          [](Watch& watch, const std::string& how) {
+            for (const auto& [name, look] : {std::pair("as needed", Watch::Look::kAsNeeded),
+                                             std::pair("not", Watch::Look::kNot),
+                                             std::pair("counting", Watch::Look::kCounting),
+                                             std::pair("closely", Watch::Look::kClosely)}) {
+              if (how == name) return watch.look(look);
+            }
+            throw py::value_error("how: as needed, not, counting or closely");
+          },
+          py::arg("how"))  // for benches
       .def("report",
            [](const Watch& watch) {
              const WatchReport report = report_of(watch);

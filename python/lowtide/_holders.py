@@ -53,7 +53,9 @@ class _Roots:
             if _is(module, types.ModuleType) and id(module.__dict__) not in self.globals:
                 self.globals[id(module.__dict__)] = ("" if name == "__main__" else name, getattr(module, "__file__", "") or "")
         self.files: list[str] = []  # of the frames
+        self.running: set[int] = set()  # the frames; others are kept by a traceback
         for level, frame in enumerate(_frames()):
+            self.running.add(id(frame))
             code = frame.f_code
             if code.co_filename not in self.files:
                 self.files.append(code.co_filename)
@@ -135,8 +137,14 @@ def _edge(parent: Any, child: Any) -> Edge | None:
                 if value is child:
                     return "attr", name
         return None
-    if _is(parent, (types.FrameType, types.ModuleType)):
+    if _is(parent, types.ModuleType):
         return None
+    if _is(parent, types.FrameType):
+        return next((("attr", name) for name, value in _core.frame_locals(parent) if value is child), None)
+    if _is(parent, types.TracebackType):
+        return ("attr", "tb_frame") if parent.tb_frame is child else ("attr", "tb_next")
+    if _is(parent, BaseException) and parent.__traceback__ is child:
+        return "attr", "__traceback__"
     attributes = _attributes(parent)
     if attributes is not None:
         if attributes is child:
@@ -166,7 +174,7 @@ def _search(tensors: list[Any], hidden_ids: set[int], roots: _Roots) -> Iterator
         hidden = hidden_ids | {id(objects), id(referrers), id(level), id(seen)}
         above: dict[int, _Node] = {}
         for parent in referrers:
-            if id(parent) in hidden or _is(parent, (_Node, types.FrameType)):
+            if id(parent) in hidden or id(parent) in roots.running or _is(parent, _Node):
                 continue
             if id(parent) in roots.globals:
                 module, file = roots.globals[id(parent)]

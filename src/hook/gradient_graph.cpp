@@ -8,11 +8,13 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
+#include <torch/version.h>
 
 #include <new>
 #include <unordered_set>
 #include <utility>
 
+#include "lowtide/error.h"
 #include "src/base/assert.h"
 #include "src/hook/host.h"
 #include "src/hook/host_errors.h"
@@ -76,7 +78,8 @@ class FunctionNode final : public Node {
   const std::shared_ptr<GraphFunction> function_;
 };
 
-// libtorch shows this member of the task under way on this thread; the task is around it.
+// libtorch shows this member of the task under way on this thread; the task is around it. Checked
+// with torch 2.13.0, and each time against what else libtorch tells of the task.
 autograd::GraphTask* current_graph_task() {
   const auto* const member = autograd::get_current_graph_task_exec_info();
   if (member == nullptr) return nullptr;
@@ -86,7 +89,17 @@ autograd::GraphTask* current_graph_task() {
       place;
   auto* const bytes = reinterpret_cast<std::byte*>(
       const_cast<std::unordered_map<Node*, autograd::GraphTask::ExecInfo>*>(member));
-  return reinterpret_cast<autograd::GraphTask*>(bytes - offset);
+  auto* const task = reinterpret_cast<autograd::GraphTask*>(bytes - offset);
+  if (&task->nodes_in_graph_ != autograd::get_current_graph_task_nodes_in_graph() ||
+      static_cast<int>(task->id_) != autograd::get_current_graph_task_id() ||
+      task->keep_graph_ != autograd::get_current_graph_task_keep_graph()) {
+    throw TorchError("LT0604",
+                     "cannot read the backward under way: libtorch lays it out in another way than "
+                     "the " TORCH_VERSION
+                     " that this build is for. Build Lowtide again, or install "
+                     "torch==" TORCH_VERSION);
+  }
+  return task;
 }
 
 }  // namespace

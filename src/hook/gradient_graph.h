@@ -72,7 +72,8 @@ std::vector<at::Tensor> run_backward(std::vector<GradientEdge> roots,
                                      const std::vector<GradientEdge>& ends);
 
 // Inside a backward: what was added so far to the gradient that `edge` is waiting for, which then
-// starts over; undefined if nothing was.
+// starts over; undefined if nothing was. Throws TorchError (LT0604) where libtorch's task has
+// another layout.
 at::Tensor take_pending_gradient(const GradientEdge& edge);
 
 // What a node of ours does in backward.

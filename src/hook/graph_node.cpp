@@ -3,6 +3,8 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <cstdint>
+#include <limits>
 #include <utility>
 
 namespace lowtide::hook {
@@ -33,6 +35,15 @@ NodeWatch::NodeWatch(const at::Tensor& tensor) {
       tensor.defined() ? autograd::impl::get_autograd_meta(tensor) : nullptr;
   if (meta == nullptr || !meta->grad_fn_) return;
   node_ = Weak(meta->grad_fn_).release();
+}
+
+NodeWatch NodeWatch::of_running() {
+  NodeWatch watch;
+  const auto node = autograd::get_current_node();
+  // Nodes that accumulate have the highest number there is.
+  constexpr auto kAccumulates = std::numeric_limits<std::uint64_t>::max();
+  if (node && node->sequence_nr() != kAccumulates) watch.node_ = Weak(node).release();
+  return watch;
 }
 
 NodeWatch::~NodeWatch() {

@@ -25,6 +25,8 @@ class NodeWatch {
   NodeWatch() noexcept = default;
   // Of the tensor's node; without one, a watch that is gone from the start.
   explicit NodeWatch(const at::Tensor& tensor);
+  // Of the node whose backward runs on this thread, unless it is one that accumulates.
+  static NodeWatch of_running();
   ~NodeWatch();
   NodeWatch(NodeWatch&& other) noexcept;
   NodeWatch& operator=(NodeWatch&& other) noexcept;

@@ -190,6 +190,7 @@ std::unique_ptr<at::ObserverContext> on_start(const at::RecordFunction& range) {
     ticket->is_for_listener = false;
   }
   ticket->op = op;
+  ticket->watcher = watcher;
   t_running = op;
   t_ticket = ticket.get();
   t_first_node = at::sequence_number::peek();
@@ -207,9 +208,7 @@ void on_end(const at::RecordFunction& range, at::ObserverContext* context) {
   if (OpListener* listener = g_listener.load(std::memory_order_acquire)) {
     if (ticket.is_for_listener) listener->after(ticket, outputs);
   }
-  if (OpWatcher* watcher = g_watcher.load(std::memory_order_acquire)) {
-    watcher->after(*ticket.op, outputs);
-  }
+  if (ticket.watcher != nullptr) ticket.watcher->after(*ticket.op, outputs);
   t_hidden = false;
 }
 

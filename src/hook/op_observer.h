@@ -56,6 +56,7 @@ struct OpTicket : at::ObserverContext {
   // The op, or one that its kernel calls, draws from `generator` and not from what it was given.
   virtual void draws_from(const at::Generator& /*generator*/) {}
   bool is_for_listener = true;
+  class OpWatcher* watcher = nullptr;  // has seen its before()
 };
 
 class OpListener {
@@ -80,7 +81,8 @@ class OpWatcher {
   virtual void after(const Operator& op, c10::ArrayRef<c10::IValue> outputs) noexcept = 0;
 };
 
-// As listen_to_ops(), for one watcher. It must live for ever.
+// As listen_to_ops(), for one watcher. It must live for ever: the end of an op whose beginning it
+// saw is shown to it even when it was taken away meanwhile. May be called by the watcher itself.
 LOWTIDE_API void watch_ops(OpWatcher* watcher);
 
 // Shows ops to `listener` from now on; null stops it and costs nothing afterwards. One listener at

@@ -19,6 +19,7 @@
 #include "src/base/text.h"
 #include "src/hook/counting_allocator.h"
 #include "src/hook/device_memory.h"
+#include "src/hook/gradient_graph.h"
 #include "src/hook/saved_tensor_hooks.h"
 
 namespace lowtide::hook {
@@ -127,6 +128,28 @@ Outcome check_saved_tensor_hooks() {
                  " unpacked of 4; gradient of x^3 at 2 is ", gradient)};
 }
 
+// Takes what the rest of the graph has added to its edge's gradient, and passes 10 times it on.
+class TakingFunction final : public GraphFunction {
+ public:
+  std::string name() const override { return "lowtide::SelfTest"; }
+  std::vector<at::Tensor> backward(std::vector<at::Tensor>, const std::vector<GradientEdge>& edges,
+                                   const std::vector<bool>&) override {
+    return {take_pending_gradient(edges.at(0)) * 10};
+  }
+  void release() override {}
+};
+
+Outcome check_gradient_graph() {
+  const at::Tensor x = at::full({3}, 2.0).set_requires_grad(true);
+  const at::Tensor ours = at::full({3}, 1.0);
+  attach(std::make_shared<TakingFunction>(), {gradient_edge(x)}, {ours});
+  // The newer node runs first: 4 is in the buffer when ours runs.
+  at::add(at::mul(x, 4.0), ours).sum().backward();
+  const double gradient = x.grad().defined() ? x.grad()[0].item<double>() : 0.0;
+  return {gradient == 40.0,
+          concat("a gradient under way of 4, times 10, gives ", gradient, " of 40")};
+}
+
 Outcome describe_cpu() { return {true, at::get_cpu_capability()}; }
 
 Outcome describe_threads() {
@@ -158,6 +181,7 @@ std::vector<SelfCheck> self_test() {
   add("block header", check_block);
   add("memory counts", check_counts);
   add("saved-tensor hooks", check_saved_tensor_hooks);
+  add("gradient graph", check_gradient_graph);
   add("cpu capability", describe_cpu);
   add("threads", describe_threads);
   return checks;

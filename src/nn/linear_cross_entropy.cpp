@@ -18,7 +18,10 @@
 //
 // For bfloat16 inputs on processors with bfloat16 units the products take bfloat16 factors, with
 // float32 sums and results: logits are never rounded, and their gradients are rounded once, as
-// factors. Elsewhere narrow factors are made float32, a block of `weight` at a time.
+// factors. What bounds them is memory, not arithmetic: so logits are made for a few tokens at a
+// time, which stay in cache until they are bfloat16 gradients, and those lie together for a chunk
+// of tokens, because each pass over weight's gradient is dear. `weight` is put once into the order
+// that the product wants. Elsewhere narrow factors are made float32, a block of `weight` at a time.
 //
 // Two ways through:
 //   - one pass: a chunk holds whole rows, the logsumexp is known at once, and gradients follow;
@@ -57,7 +60,9 @@ namespace {
 using at::Tensor;
 using hook::GradientEdge;
 
-constexpr Bytes kRowBlockBytes = 512_KiB;   // rows of logits that stay in cache
+constexpr Bytes kRowBlockBytes = 512_KiB;  // rows of logits that stay in cache
+constexpr std::int64_t kTokensInCache = 256;
+constexpr std::int64_t kWholeTiles = 64;    // tokens
 constexpr Bytes kWeightBlockBytes = 8_MiB;  // of a narrow weight, made float32 at a time
 
 [[noreturn]] void refuse(const char* id, const std::string& what) {
@@ -103,10 +108,15 @@ struct Problem {
   double smoothing = 0, z_loss = 0;
   double weights_sum = 0;  // of class_weights, or classes
   std::int64_t token_chunk = 1, class_chunk = 1;
+  std::int64_t tokens_at_once = 1;  // of a chunk, whose logits exist together in `compute`
   // Products of bfloat16 factors with float32 sums; else of factors in `compute`.
   bool half_products = false;
+  std::optional<hook::TransposedFactor> weight_factor;  // where whole rows are made
 
   bool one_pass() const { return class_chunk == classes; }
+  void order_weight() {
+    if (half_products && one_pass() && counting > tokens_at_once) weight_factor.emplace(weight);
+  }
 };
 
 // A chunk of tokens, gathered.
@@ -184,16 +194,20 @@ void for_weight_blocks(const Problem& p, std::int64_t begin, std::int64_t end, F
   }
 }
 
-// Logits of `chunk` for classes [begin, begin + out.size(1)), without the bias.
-void make_logits(const Problem& p, const Chunk& chunk, std::int64_t begin, Tensor& out) {
+// Logits of some tokens, `hidden`, for classes [begin, begin + out.size(1)), without the bias.
+void make_logits(const Problem& p, const Tensor& hidden, std::int64_t begin, Tensor& out) {
+  if (p.weight_factor.has_value()) {
+    p.weight_factor->product(hidden, out);
+    return;
+  }
   if (p.half_products) {
-    hook::product_with_transposed(chunk.hidden, p.weight.narrow(0, begin, out.size(1)), out);
+    hook::product_with_transposed(hidden, p.weight.narrow(0, begin, out.size(1)), out);
     return;
   }
   for_weight_blocks(p, begin, begin + out.size(1),
                     [&](std::int64_t c, std::int64_t n, const Tensor& weight) {
                       Tensor part = out.narrow(1, c - begin, n);
-                      at::mm_out(part, chunk.hidden, weight.t());
+                      at::mm_out(part, hidden, weight.t());
                     });
 }
 
@@ -205,6 +219,24 @@ void for_row_blocks(const Tensor& logits, F f) {
   for (std::int64_t r = 0; r < logits.size(0); r += step) {
     const std::int64_t n = std::min(step, logits.size(0) - r);
     f(r, n, logits.narrow(0, r, n));
+  }
+}
+
+// Calls f(first token in the chunk, number, logits) for all tokens of `chunk` and the classes of
+// `buffer`, which begin at `begin`; a few rows at a time, made in `buffer`. With `gradients` f
+// leaves the gradients there, and the bias' are added.
+template <class F>
+void for_logits(const Problem& p, const Chunk& chunk, std::int64_t begin, const Tensor& buffer,
+                Gradients* gradients, F f) {
+  for (std::int64_t row = 0; row < chunk.size; row += p.tokens_at_once) {
+    const std::int64_t rows = std::min(p.tokens_at_once, chunk.size - row);
+    Tensor logits = buffer.narrow(0, 0, rows);
+    make_logits(p, chunk.hidden.narrow(0, row, rows), begin, logits);
+    for_row_blocks(logits,
+                   [&](std::int64_t r, std::int64_t n, const Tensor& x) { f(row + r, n, x); });
+    if (gradients != nullptr && gradients->bias.defined()) {
+      gradients->bias.narrow(0, begin, logits.size(1)).add_(logits.sum(0));
+    }
   }
 }
 
@@ -278,29 +310,32 @@ void to_gradients(const Problem& p, const Chunk& chunk, std::int64_t row, std::i
   }
 }
 
-// Adds what follows from the gradients by the logits of `chunk`.
+// What gradients by logits are rounded to as factors: rows of an even number of classes, the last
+// one 0 where there is one more. Undefined where they are factors as they are.
+Tensor half_rows(const Problem& p, std::int64_t rows, std::int64_t classes) {
+  if (!p.half_products) return {};
+  const std::int64_t even = classes + classes % 2;
+  const Tensor padded =
+      at::empty({rows, even}, p.hidden.options().dtype(at::kBFloat16).requires_grad(false));
+  if (even > classes) padded.select(1, even - 1).zero_();
+  return padded.narrow(1, 0, classes);
+}
+
+// Adds what follows from the gradients by the logits of `chunk`, for classes from `begin` on: `d`,
+// in bfloat16 for half_products. The bias' come from for_logits().
 void multiply(const Problem& p, const Chunk& chunk, std::int64_t begin, const Tensor& d,
               Gradients& out) {
   const bool first_classes = begin == 0;
-  Tensor half;
-  if (p.half_products) {
-    // Rows of an even number of classes, the last one 0 where there is one more.
-    const std::int64_t even = d.size(1) + d.size(1) % 2;
-    const Tensor padded = at::empty({d.size(0), even}, d.options().dtype(at::kBFloat16));
-    half = padded.narrow(1, 0, d.size(1));
-    half.copy_(d);
-    if (even > d.size(1)) padded.select(1, even - 1).zero_();
-  }
   if (out.hidden.defined()) {
     // Rows of the whole where they lie together, else gathered ones.
     Tensor rows = chunk.rows.defined() || out.hidden.scalar_type() != p.compute
                       ? Tensor()
                       : out.hidden.narrow(0, chunk.begin, chunk.size);
     const bool direct = rows.defined();
-    if (!direct) rows = at::empty({chunk.size, p.width}, d.options());
+    if (!direct) rows = at::empty({chunk.size, p.width}, d.options().dtype(p.compute));
     bool begun = direct && !first_classes;
     if (p.half_products) {
-      hook::product(half, p.weight.narrow(0, begin, d.size(1)), rows, begun);
+      hook::product(d, p.weight.narrow(0, begin, d.size(1)), rows, begun);
     } else
       for_weight_blocks(p, begin, begin + d.size(1),
                         [&](std::int64_t c, std::int64_t n, const Tensor& weight) {
@@ -323,14 +358,13 @@ void multiply(const Problem& p, const Chunk& chunk, std::int64_t begin, const Te
   if (out.weight.defined()) {
     Tensor part = out.weight.narrow(0, begin, d.size(1));
     if (p.half_products) {
-      hook::transposed_product(half, chunk.hidden, part, chunk.begin > 0);
+      hook::transposed_product(d, chunk.hidden, part, chunk.begin > 0);
     } else if (chunk.begin == 0) {
       at::mm_out(part, d.t(), chunk.hidden);
     } else {
       part.addmm_(d.t(), chunk.hidden);
     }
   }
-  if (out.bias.defined()) out.bias.narrow(0, begin, d.size(1)).add_(d.sum(0));
 }
 
 // The factors of the tokens that count: of the cross entropy, and of the z-loss.
@@ -371,15 +405,14 @@ Losses forward(const Problem& p, const Factors* factors, Gradients* gradients) {
     losses.z = losses.cross_entropy;
     return losses;
   }
-  Tensor buffer = at::empty({std::min(p.token_chunk, p.counting), p.class_chunk}, options);
+  Tensor buffer = at::empty({std::min(p.tokens_at_once, p.counting), p.class_chunk}, options);
   for (std::int64_t begin = 0; begin < p.counting; begin += p.token_chunk) {
     const Chunk chunk = chunk_at(p, begin);
     Tensor cross_entropy = losses.cross_entropy.narrow(0, begin, chunk.size);
     Tensor lse = losses.lse.narrow(0, begin, chunk.size);
     if (p.one_pass()) {
-      Tensor logits = buffer.narrow(0, 0, chunk.size);
-      make_logits(p, chunk, 0, logits);
-      for_row_blocks(logits, [&](std::int64_t r, std::int64_t n, Tensor x) {
+      const Tensor half = gradients == nullptr ? Tensor() : half_rows(p, chunk.size, p.class_chunk);
+      for_logits(p, chunk, 0, buffer, gradients, [&](std::int64_t r, std::int64_t n, Tensor x) {
         if (p.bias.defined()) x.add_(p.bias);
         const Tensor dot = target_dot(p, chunk, r, 0, x);
         const Tensor highest = x.amax({1}, true);
@@ -393,16 +426,19 @@ Losses forward(const Problem& p, const Factors* factors, Gradients* gradients) {
         if (gradients != nullptr) {
           to_gradients(p, chunk, r, 0, x, sum.reciprocal(), row_lse,
                        factors->g.narrow(0, begin + r, n), factors->h.narrow(0, begin + r, n));
+          if (half.defined()) half.narrow(0, r, n).copy_(x);
         }
       });
-      if (gradients != nullptr) multiply(p, chunk, 0, logits, *gradients);
+      if (gradients != nullptr) {
+        multiply(p, chunk, 0, half.defined() ? half : buffer.narrow(0, 0, chunk.size), *gradients);
+      }
       continue;
     }
     Tensor highest, sum, dot;
     for (std::int64_t c = 0; c < p.classes; c += p.class_chunk) {
       const std::int64_t classes = std::min(p.class_chunk, p.classes - c);
       Tensor logits = buffer.narrow(0, 0, chunk.size).narrow(1, 0, classes);
-      make_logits(p, chunk, c, logits);
+      make_logits(p, chunk.hidden, c, logits);
       if (p.bias.defined()) logits.add_(p.bias.narrow(0, c, classes));
       const Tensor block_dot = target_dot(p, chunk, 0, c, logits);
       const Tensor block_highest = logits.amax({1}, true);
@@ -428,22 +464,23 @@ Losses forward(const Problem& p, const Factors* factors, Gradients* gradients) {
 void backward_again(const Problem& p, const Tensor& lse, const Factors& factors,
                     Gradients& gradients) {
   if (p.counting == 0) return;
-  Tensor buffer = at::empty({std::min(p.token_chunk, p.counting), p.class_chunk},
+  Tensor buffer = at::empty({std::min(p.tokens_at_once, p.counting), p.class_chunk},
                             p.hidden.options().dtype(p.compute).requires_grad(false));
   for (std::int64_t begin = 0; begin < p.counting; begin += p.token_chunk) {
     const Chunk chunk = chunk_at(p, begin);
     for (std::int64_t c = 0; c < p.classes; c += p.class_chunk) {
       const std::int64_t classes = std::min(p.class_chunk, p.classes - c);
-      Tensor logits = buffer.narrow(0, 0, chunk.size).narrow(1, 0, classes);
-      make_logits(p, chunk, c, logits);
-      for_row_blocks(logits, [&](std::int64_t r, std::int64_t n, Tensor x) {
+      const Tensor part = buffer.narrow(1, 0, classes);
+      const Tensor half = half_rows(p, chunk.size, classes);
+      for_logits(p, chunk, c, part, &gradients, [&](std::int64_t r, std::int64_t n, Tensor x) {
         const Tensor row_lse = lse.narrow(0, begin + r, n);
         if (p.bias.defined()) x.add_(p.bias.narrow(0, c, classes));
         x.sub_(row_lse).exp_();
         to_gradients(p, chunk, r, c, x, Tensor(), row_lse, factors.g.narrow(0, begin + r, n),
                      factors.h.narrow(0, begin + r, n));
+        if (half.defined()) half.narrow(0, r, n).copy_(x);
       });
-      multiply(p, chunk, c, logits, gradients);
+      multiply(p, chunk, c, half.defined() ? half : part.narrow(0, 0, chunk.size), gradients);
     }
   }
 }
@@ -532,8 +569,10 @@ std::vector<Tensor> LinearCrossEntropy::backward(std::vector<Tensor> arrived,
     } else {
       with = {factors.g * gradient, factors.h * gradient};
     }
+    p.order_weight();
     gradients = begin_gradients(p, wanted[0], wanted[1], wanted[2]);
     backward_again(p, lse, with, gradients);
+    p.weight_factor.reset();
   }
   Tensor* const all[3] = {&gradients.hidden, &gradients.weight, &gradients.bias};
   for (std::size_t i = 0; i < 3; ++i) {
@@ -635,8 +674,19 @@ Problem make_problem(const Tensor& hidden, const Tensor& weight, const Tensor& t
   } else if (elements / p.classes < std::min(kFewRows, std::max<std::int64_t>(p.tokens, 1))) {
     p.class_chunk = std::clamp<std::int64_t>(elements / kFewRows, 1, p.classes);
   }
-  p.token_chunk =
-      std::clamp<std::int64_t>(elements / p.class_chunk, 1, std::max<std::int64_t>(p.tokens, 1));
+  const std::int64_t most = std::max<std::int64_t>(p.tokens, 1);
+  p.token_chunk = std::clamp<std::int64_t>(elements / p.class_chunk, 1, most);
+  p.tokens_at_once = p.token_chunk;
+  p.half_products = hidden.scalar_type() == at::kBFloat16 &&
+                    weight.scalar_type() == at::kBFloat16 && p.compute == at::kFloat &&
+                    p.width % 2 == 0 && weight.stride(1) == 1 && hook::has_bfloat16_products();
+  if (p.half_products && p.one_pass()) {
+    // The chunk is of bfloat16 gradients; half as much again is for the logits.
+    p.token_chunk = std::clamp<std::int64_t>(2 * elements / p.class_chunk, 1, most);
+    if (p.token_chunk > kWholeTiles) p.token_chunk -= p.token_chunk % kWholeTiles;
+    p.tokens_at_once = std::clamp<std::int64_t>(elements / 2 / p.class_chunk, 1,
+                                                std::min(kTokensInCache, p.token_chunk));
+  }
   return p;
 }
 
@@ -658,9 +708,6 @@ Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Te
   p.hidden = flat(hidden, p.width);
   p.weight = weight;
   const auto values = p.hidden.options().dtype(p.compute).requires_grad(false);
-  p.half_products = hidden.scalar_type() == at::kBFloat16 &&
-                    weight.scalar_type() == at::kBFloat16 && p.compute == at::kFloat &&
-                    p.width % 2 == 0 && weight.stride(1) == 1 && hook::has_bfloat16_products();
   if (options.bias.defined()) p.bias = as(options.bias, p.compute);
   if (options.class_weights.defined()) p.class_weights = as(options.class_weights, p.compute);
   p.weights_sum = p.class_weights.defined() ? p.class_weights.sum(at::kDouble).item<double>()
@@ -699,10 +746,12 @@ Tensor linear_cross_entropy(const Tensor& hidden, const Tensor& weight, const Te
     factors.h = at::full({p.counting, 1}, mean ? 1 / tokens : 1.0, values);
   }
   const bool at_once = any && options.gradients_in_forward && options.reduction != Reduction::kNone;
+  p.order_weight();
   std::optional<Gradients> gradients;
   if (at_once) gradients = begin_gradients(p, needs[0], needs[1], needs[2]);
   Losses losses = forward(p, &factors, at_once && p.one_pass() ? &*gradients : nullptr);
   if (at_once && !p.one_pass()) backward_again(p, losses.lse, factors, *gradients);
+  p.weight_factor.reset();
 
   Tensor result;
   if (options.reduction == Reduction::kNone) {

@@ -52,6 +52,12 @@ std::string kept_chain(const WatchFinding& finding, const hook::TensorHolder& ho
   return text;
 }
 
+std::string unheld_chain(const WatchFinding& finding) {
+  return concat(nodes_text(finding), " with ", keeper(finding),
+                ", held by something else than a tensor with a name: a grad_fn, a ctx of an "
+                "autograd.Function, an object of an extension");
+}
+
 std::string kept_fix(const WatchFinding&, const hook::TensorHolder& holder, bool is_scalar) {
   if (holder.place == Place::kHooks) {
     return "register the hook once, or keep the handle and call handle.remove() in each step; "

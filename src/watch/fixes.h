@@ -9,6 +9,8 @@ namespace lowtide {
 
 std::string carried_chain(const WatchFinding& finding);
 std::string carried_fix(const WatchFinding& finding, bool is_scalar);
+// Where no holder was found.
+std::string unheld_chain(const WatchFinding& finding);
 std::string kept_chain(const WatchFinding& finding, const hook::TensorHolder& holder);
 std::string kept_fix(const WatchFinding& finding, const hook::TensorHolder& holder, bool is_scalar);
 // Chain, fix and whether it is an alarm, of tensors without a graph.

@@ -36,8 +36,11 @@ class GrowthHistory {
 
   bool is_growing(std::uint64_t step, std::uint32_t enough = kEnough) const {
     if (rises_ < enough) return false;
-    const std::uint64_t pace = (last_rise_ - first_step_ + rises_ - 1) / rises_;
-    return step - last_rise_ <= std::max<std::uint64_t>(3, 2 * pace);
+    return step - last_rise_ <= std::max<std::uint64_t>(3, 2 * pace());
+  }
+  // Steps from one rise to the next; 0 before the first.
+  std::uint64_t pace() const {
+    return rises_ == 0 ? 0 : (last_rise_ - first_step_ + rises_ - 1) / rises_;
   }
   std::uint32_t rises() const { return rises_; }
   std::int64_t last() const { return last_; }

@@ -108,7 +108,7 @@ void Watch::step() { WatchRuntime::instance().mark_step(); }
 
 void Watch::optimizer_stepped() { WatchRuntime::instance().optimizer_stepped(); }
 
-void Watch::set_paused(bool paused) { WatchRuntime::instance().set_paused(paused); }
+void Watch::look(Look look) { WatchRuntime::instance().look(look); }
 
 WatchReport Watch::report() const { return WatchRuntime::instance().report(*impl_->session); }
 

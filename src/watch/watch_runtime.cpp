@@ -3,12 +3,15 @@
 
 #include "src/watch/watch_runtime.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/flat_hash_map.h>
 #include <pthread.h>
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 #include <unordered_set>
 
 #include "src/hook/saved_tensor_hooks.h"
@@ -37,9 +40,24 @@ constexpr double kSmallestShare = 0.02;
 constexpr std::uint32_t kEnoughOfBytes = GrowthHistory::kEnough + 2;
 // Containers of graphs are no fault while truncated backpropagation keeps graphs on purpose.
 constexpr std::uint32_t kEnoughWhenKept = 24;
+constexpr std::uint32_t kEnoughWithoutHolder = 10;
 // More survivors are looked through at every n-th step only.
 constexpr std::size_t kNodesForEachStep = std::size_t{1} << 16;
 constexpr std::uint32_t kBackwardsWithoutOptimizer = 64;
+
+// See Note [Close and counting steps].
+constexpr std::uint64_t kFirstCloseSteps = 16;
+constexpr std::uint64_t kPeriod = 128;
+constexpr std::uint64_t kCloseOfPeriod = 8;
+constexpr std::uint64_t kLongestLook = 64;  // because of one count that rises
+constexpr std::uint32_t kRisesToLook = 3;   // of a count
+constexpr std::uint32_t kRisesToGoOn = 2;   // of what may be named soon
+// No more than these and an eighth of all steps are close.
+constexpr std::uint64_t kCloseSteps = 64;
+// Of the nodes of a backward, those that are followed.
+constexpr std::uint32_t kFollowedFirst = 32;
+constexpr std::uint32_t kFollowedEvery = 16;
+constexpr std::size_t kMostFollowed = std::size_t{1} << 16;
 
 template <typename F>
 void for_each_tensor(c10::ArrayRef<c10::IValue> values, F&& f) {
@@ -83,7 +101,7 @@ WatchRuntime& WatchRuntime::instance() {
 
 WatchRuntime::WatchRuntime() {
   chunks_[0].store(new Origin[kChunk], std::memory_order_release);
-  origin_count_ = 1;  // the first: outside of any op
+  origin_count_ = 1 + kSizes;  // the first: outside of any op
   pthread_atfork([] { instance().before_fork(); }, [] { instance().after_fork(false); },
                  [] { instance().after_fork(true); });
 }
@@ -94,7 +112,7 @@ void WatchRuntime::after_fork(bool in_child) {
   mutex_.after_fork(in_child);
   if (in_child && is_on_.load(std::memory_order_relaxed)) {
     is_on_.store(false, std::memory_order_relaxed);
-    hook::watch_ops(nullptr);
+    set_close(false);
     hook::cpu_memory().set_block_watcher(nullptr);
   }
 }
@@ -109,22 +127,16 @@ std::shared_ptr<WatchSession> WatchRuntime::begin(const WatchOptions& options) {
   {
     const std::lock_guard lock(mutex_);
     if (sessions_.empty()) {
-      generation_.store(generation_.load(std::memory_order_relaxed) % 255 + 1,
-                        std::memory_order_relaxed);
+      forget_blocks();
       old.swap(nodes_);
+      old.insert(old.end(), std::make_move_iterator(followed_.begin()),
+                 std::make_move_iterator(followed_.end()));
+      followed_.clear();
       findings_.clear();
       held_.clear();
-      for (std::uint32_t i = 0; i < origin_count_; ++i) {
-        Origin& one = origin(i);
-        one.live_bytes.store(0, std::memory_order_relaxed);
-        one.nodes = 0;
-        one.node_history = {};
-        one.byte_history = {};
-        one.has_nodes = one.has_bytes = false;
-        one.nodes_named = one.bytes_named = one.held_named = false;
-        one.held_seen = 0;
-        one.next_try = 0;
-      }
+      followed_count_.forget();
+      close_steps_ = close_until_ = 0;
+      look_.store(Watch::Look::kAsNeeded, std::memory_order_relaxed);
       step_.store(0, std::memory_order_relaxed);
       ops_.store(0, std::memory_order_relaxed);
       for (std::atomic<bool>* flag : {&profiles_, &saw_backward_, &saw_optimizer_, &marked_,
@@ -140,21 +152,23 @@ std::shared_ptr<WatchSession> WatchRuntime::begin(const WatchOptions& options) {
     sessions_.push_back(session);
   }
   hook::cpu_memory().set_block_watcher(this);
-  hook::watch_ops(this);
+  if (session->first_step == 0) set_close(true);
   return session;
 }
 
 WatchReport WatchRuntime::end(const std::shared_ptr<WatchSession>& session) {
   WatchReport made = report(*session);
   std::vector<NodeEntry> old;
+  std::vector<NodeEntry> old_followed;
   const std::lock_guard lock(mutex_);
   std::erase(sessions_, session);
   if (sessions_.empty() && is_on_.load(std::memory_order_relaxed)) {
     is_on_.store(false, std::memory_order_relaxed);
     profiles_.store(false, std::memory_order_relaxed);
-    hook::watch_ops(nullptr);
+    set_close(false);
     hook::cpu_memory().set_block_watcher(nullptr);
     old.swap(nodes_);
+    old_followed.swap(followed_);
   }
   return made;
 }
@@ -183,10 +197,37 @@ void WatchRuntime::optimizer_stepped() {
   backwards_since_optimizer_ = 0;
 }
 
-void WatchRuntime::set_paused(bool paused) {
-  const bool sees = !paused && is_on_.load(std::memory_order_relaxed);
-  hook::cpu_memory().set_block_watcher(sees ? this : nullptr);
-  hook::watch_ops(sees ? this : nullptr);
+void WatchRuntime::look(Watch::Look look) {
+  const bool is_on = is_on_.load(std::memory_order_relaxed);
+  hook::cpu_memory().set_block_watcher(is_on && look != Watch::Look::kNot ? this : nullptr);
+  const std::lock_guard lock(mutex_);
+  look_.store(look, std::memory_order_relaxed);
+  profiles_.store(false, std::memory_order_relaxed);
+  forget_blocks();  // what went meanwhile was not seen
+  set_close(is_on && look != Watch::Look::kNot &&
+            is_to_be_close(step_.load(std::memory_order_relaxed)));
+}
+
+void WatchRuntime::set_close(bool close) {
+  is_close_.store(close, std::memory_order_relaxed);
+  hook::watch_ops(close ? this : nullptr);
+}
+
+void WatchRuntime::forget_blocks() {
+  generation_.store(generation_.load(std::memory_order_relaxed) % 255 + 1,
+                    std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i < origin_count_; ++i) origin(i).forget();
+}
+
+void WatchRuntime::Origin::forget() {
+  live_bytes.store(0, std::memory_order_relaxed);
+  nodes = 0;
+  node_history = {};
+  byte_history = {};
+  has_nodes = has_bytes = false;
+  nodes_named = bytes_named = held_named = false;
+  held_seen = tries = 0;
+  next_try = 0;
 }
 
 // ---- what happens ----
@@ -223,6 +264,7 @@ void WatchRuntime::before(const hook::Operator& op, c10::ArrayRef<c10::IValue> i
           any_requires_grad(inputs)) {
         now.is_active = false;
         end_step();
+        if (!is_close_.load(std::memory_order_relaxed)) return;
       }
       // What only writes over its arguments makes nothing that could survive.
       const bool only_writes = op.written_arguments != 0 && !grad_mode;
@@ -272,8 +314,52 @@ void WatchRuntime::after(const hook::Operator& op, c10::ArrayRef<c10::IValue> ou
   now.is_active = false;
 }
 
+// A counting step's. It also ends the step: where a node was made after a backward.
+void WatchRuntime::count_block(hook::MemoryBlock& block) {
+  thread_local std::uint64_t newest_node = 0;
+  if (hook::current_backward_id() != -1) {
+    saw_backward_.store(true, std::memory_order_relaxed);
+    follow_running_node();
+    newest_node = at::sequence_number::peek();
+  } else if (saw_backward_.load(std::memory_order_relaxed) &&
+             !marked_.load(std::memory_order_relaxed) &&
+             (!uses_optimizer_.load(std::memory_order_relaxed) ||
+              saw_optimizer_.load(std::memory_order_relaxed)) &&
+             c10::GradMode::is_enabled() && at::sequence_number::peek() != newest_node) {
+    end_step();
+  }
+  const auto size = static_cast<std::uint32_t>(std::bit_width(block.size_bytes));
+  const std::uint32_t index = std::min(std::max(size, 1U), kSizes);
+  block.watch_tag = tag_of(generation_.load(std::memory_order_relaxed), index,
+                           step_.load(std::memory_order_relaxed));
+  origin(index).live_bytes.fetch_add(1, std::memory_order_relaxed);
+}
+
+void WatchRuntime::follow_running_node() {
+  thread_local std::int64_t backward = -1;
+  thread_local std::uint32_t count = 0;
+  thread_local const void* last = nullptr;
+  hook::NodeWatch watch = hook::NodeWatch::of_running();
+  if (watch.node() == nullptr) return;
+  if (const std::int64_t now = hook::current_backward_id(); now != backward) {
+    backward = now;
+    count = 0;
+  } else if (watch.node() == last) {
+    return;
+  }
+  last = watch.node();
+  if (count++ >= kFollowedFirst && count % kFollowedEvery != 0) return;
+  const std::lock_guard lock(mutex_);
+  if (followed_.size() >= kMostFollowed) return;
+  followed_.push_back({std::move(watch), 0, step_.load(std::memory_order_relaxed)});
+}
+
 void WatchRuntime::block_made(hook::MemoryBlock& block) noexcept {
   try {
+    if (!is_close_.load(std::memory_order_relaxed)) {
+      count_block(block);
+      return;
+    }
     Running& now = running();
     const std::uint32_t index = now.is_active ? origin_of_running(now) : 0;
     block.watch_tag = tag_of(generation_.load(std::memory_order_relaxed), index,
@@ -293,15 +379,17 @@ void WatchRuntime::block_gone(hook::MemoryBlock& block) noexcept {
     const std::uint64_t tag = block.watch_tag;
     const bool is_ours =
         tag != 0 && generation_of(tag) == generation_.load(std::memory_order_relaxed);
+    const bool is_counted = is_ours && is_size(origin_of(tag));
     if (is_ours) {
       origin(origin_of(tag))
-          .live_bytes.fetch_sub(static_cast<std::int64_t>(block.size_bytes),
+          .live_bytes.fetch_sub(is_counted ? 1 : static_cast<std::int64_t>(block.size_bytes),
                                 std::memory_order_relaxed);
     }
     if (profiles_.load(std::memory_order_relaxed)) {
       const std::uint32_t step = step_.load(std::memory_order_relaxed);
       // Not read in this step, and made in an earlier one.
-      const bool is_held = is_ours && birth_of(tag) < step && block.watch_used != step + 1;
+      const bool is_held =
+          is_ours && !is_counted && birth_of(tag) < step && block.watch_used != step + 1;
       // Gradients that zero_grad() lets go are no part of what a variable held.
       const bool is_gradient =
           is_held && origin(origin_of(tag)).in_backward.load(std::memory_order_relaxed);
@@ -354,8 +442,26 @@ std::uint32_t WatchRuntime::find_or_make_origin(const hook::Operator* op,
 
 // ---- a step ends ----
 
+bool WatchRuntime::is_to_be_close(std::uint64_t step) const {
+  const Watch::Look look = look_.load(std::memory_order_relaxed);
+  if (look != Watch::Look::kAsNeeded) return look == Watch::Look::kClosely;
+  if (step < kFirstCloseSteps) return true;
+  if (close_steps_ >= kCloseSteps + step / 8) return false;
+  return step % kPeriod < kCloseOfPeriod || step < close_until_;
+}
+
+// Of close steps whose step before was close too.
 bool WatchRuntime::is_profiled(std::uint64_t step) const {
-  return (step >= 2 && step <= 4) || (step >= 64 && step % 64 <= 1);
+  return (step >= 2 && step <= 4) ||
+         (step >= kPeriod && (step % kPeriod == 2 || step % kPeriod == 3));
+}
+
+// What rose is given the time to be named; what is not named then is looked at ever more rarely.
+void WatchRuntime::look_closer(Origin& because, std::uint32_t step, std::uint64_t pace) {
+  if (step < because.next_try) return;
+  const std::uint64_t end = step + std::min(kLongestLook, 2 + (GrowthHistory::kEnough + 3) * pace);
+  close_until_ = std::max(close_until_, end);
+  because.next_try = end + (kLongestLook << std::min(because.tries++, 16U));
 }
 
 void WatchRuntime::finish_curve() {
@@ -371,6 +477,74 @@ void WatchRuntime::finish_curve() {
     if (one.held_named || ++one.held_seen < 2) continue;
     one.held_named = true;
     held_.push_back({group.origin, group.bytes, group.fall_bytes, peak});
+  }
+}
+
+std::size_t WatchRuntime::drop_those_gone(std::vector<NodeEntry>& entries,
+                                          std::vector<NodeEntry>& gone, std::uint32_t step) {
+  std::size_t kept = 0;
+  std::size_t older = 0;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    if (entries[i].watch.is_gone()) {
+      gone.push_back(std::move(entries[i]));
+      continue;
+    }
+    if (entries[i].birth < step) {
+      ++origin(entries[i].origin).nodes;
+      ++older;
+    }
+    if (kept != i) std::swap(entries[kept], entries[i]);
+    ++kept;
+  }
+  entries.resize(kept);
+  return older;
+}
+
+// True when something is to be named.
+bool WatchRuntime::count_close_step(std::uint32_t step, std::vector<NodeEntry>& gone) {
+  const std::size_t every = 1 + nodes_.size() / kNodesForEachStep;
+  if (step % every != 0) return false;
+  bool grows = false;
+  for (std::uint32_t i = 0; i < origin_count_; ++i) origin(i).nodes = 0;
+  drop_those_gone(nodes_, gone, step);
+  for (std::uint32_t i = 0; i < origin_count_; ++i) {
+    if (is_size(i)) continue;
+    Origin& one = origin(i);
+    bool rises = false;
+    if (one.nodes > 0 || one.has_nodes) {
+      if (!one.has_nodes && step > 0) one.node_history.add(step - 1, 0);
+      one.has_nodes = true;
+      one.node_history.add(step, one.nodes);
+      grows |= !one.nodes_named && step >= one.next_try && one.node_history.is_growing(step);
+      rises = !one.nodes_named && one.node_history.is_growing(step, kRisesToGoOn);
+    }
+    const std::int64_t bytes = one.live_bytes.load(std::memory_order_relaxed);
+    if (bytes > 0 || one.has_bytes) {
+      one.has_bytes = true;
+      one.byte_history.add(step, bytes);
+      grows |= !one.bytes_named && one.byte_history.is_growing(step, kEnoughOfBytes);
+      rises |= !one.bytes_named && one.byte_history.is_growing(step, kRisesToGoOn);
+    }
+    if (rises) {
+      const std::uint64_t pace = std::max(one.node_history.pace(), one.byte_history.pace());
+      close_until_ = std::max(close_until_, step + std::min(kLongestLook, 2 + 3 * pace));
+    }
+  }
+  return grows;
+}
+
+void WatchRuntime::count_step(std::uint32_t step, std::vector<NodeEntry>& gone) {
+  for (std::uint32_t i = 1; i <= kSizes; ++i) {
+    Origin& one = origin(i);
+    one.byte_history.add(step, one.live_bytes.load(std::memory_order_relaxed));
+    if (one.byte_history.is_growing(step, kRisesToLook)) {
+      look_closer(one, step, one.byte_history.pace());
+    }
+  }
+  const auto older = static_cast<std::int64_t>(drop_those_gone(followed_, gone, step));
+  followed_count_.node_history.add(step, older);
+  if (followed_count_.node_history.is_growing(step, kRisesToLook)) {
+    look_closer(followed_count_, step, followed_count_.node_history.pace());
   }
 }
 
@@ -390,35 +564,10 @@ void WatchRuntime::end_step() {
     saw_optimizer_.store(false, std::memory_order_relaxed);
     finish_curve();
 
-    const std::size_t every = 1 + nodes_.size() / kNodesForEachStep;
-    if (step % every == 0) {
-      for (std::uint32_t i = 0; i < origin_count_; ++i) origin(i).nodes = 0;
-      std::size_t kept = 0;
-      for (std::size_t i = 0; i < nodes_.size(); ++i) {
-        if (nodes_[i].watch.is_gone()) {
-          gone.push_back(std::move(nodes_[i]));
-          continue;
-        }
-        if (nodes_[i].birth < step) ++origin(nodes_[i].origin).nodes;
-        if (kept != i) std::swap(nodes_[kept], nodes_[i]);
-        ++kept;
-      }
-      nodes_.resize(kept);
-      for (std::uint32_t i = 0; i < origin_count_; ++i) {
-        Origin& one = origin(i);
-        if (one.nodes > 0 || one.has_nodes) {
-          if (!one.has_nodes && step > 0) one.node_history.add(step - 1, 0);
-          one.has_nodes = true;
-          one.node_history.add(step, one.nodes);
-          grows |= !one.nodes_named && step >= one.next_try && one.node_history.is_growing(step);
-        }
-        const std::int64_t bytes = one.live_bytes.load(std::memory_order_relaxed);
-        if (bytes > 0 || one.has_bytes) {
-          one.has_bytes = true;
-          one.byte_history.add(step, bytes);
-          grows |= !one.bytes_named && one.byte_history.is_growing(step, kEnoughOfBytes);
-        }
-      }
+    if (is_close_.load(std::memory_order_relaxed)) {
+      grows = count_close_step(step, gone);
+    } else {
+      count_step(step, gone);
     }
     holds = !held_.empty();
   }
@@ -428,8 +577,12 @@ void WatchRuntime::end_step() {
   const std::lock_guard lock(mutex_);
   if (step % 32 == 0) keeps_graph_.store(false, std::memory_order_relaxed);
   step_.store(step + 1, std::memory_order_relaxed);
+  const bool was_close = is_close_.load(std::memory_order_relaxed);
+  const bool close = is_to_be_close(step + 1);
+  if (close != was_close) set_close(close);
+  if (was_close) ++close_steps_;
   profiles_.store(false, std::memory_order_relaxed);
-  if (is_profiled(step + 1)) {
+  if (close && was_close && is_profiled(step + 1)) {
     curve_.begin(hook::cpu_memory().ledger().live());
     profiles_.store(true, std::memory_order_relaxed);
   }
@@ -560,6 +713,7 @@ void WatchRuntime::name_growth(std::uint64_t step64) {
       graph.nodes.push_back({entry.origin, entry.birth, false, {}});
     }
     for (std::uint32_t i = 0; i < origin_count_; ++i) {
+      if (is_size(i)) continue;
       Origin& one = origin(i);
       if (one.node_history.is_growing(step)) {
         nodes_a_step[i] = one.node_history.per_step(step);
@@ -739,6 +893,23 @@ void WatchRuntime::name_growth(std::uint64_t step64) {
       found.push_back(std::move(finding));
     }
   }
+  // Something else than a tensor keeps it, a node of the graph itself or what is out of sight: said
+  // late, because cycles that Python has not collected yet look the same.
+  const bool any_holder = std::any_of(groups.begin(), groups.end(), [](const Group& group) {
+    return group.what != Group::What::kTensors && !group.holders.empty();
+  });
+  if (has_host && !any_holder && found.empty() && !ranked.empty()) {
+    const Group& group = *ranked.front().second;
+    const std::uint32_t enough = keeps_graph ? kEnoughWhenKept : kEnoughWithoutHolder;
+    if (rises[group.origin] >= enough) {
+      WatchFinding finding = begin_finding(group, nullptr);
+      finding.kind = WatchFinding::Kind::kGraphKept;
+      fill(finding, group);
+      finding.chain = unheld_chain(finding);
+      finding.fix = kept_fix(finding, {}, origin(group.origin).is_scalar.load());
+      found.push_back(std::move(finding));
+    }
+  }
   for (const Group& group : groups) {
     if (group.what != Group::What::kTensors) continue;
     if (named_bytes.contains(group.origin) && group.holders.empty()) continue;
@@ -768,7 +939,7 @@ void WatchRuntime::name_growth(std::uint64_t step64) {
       if (any_graph)
         origin(i).nodes_named = true;
       else
-        origin(i).node_history = {};
+        origin(i).next_try = step + std::max(GrowthHistory::kEnough, rises[i]);
     }
     for (const std::uint32_t i : growing_bytes) origin(i).bytes_named = true;
   }
@@ -823,6 +994,9 @@ void WatchRuntime::name_held(std::uint64_t step64) {
   for (std::size_t i = 0; i < held.size(); ++i) {
     judge_held(found[i], origin(held[i].origin).in_backward.load());
   }
+  // Neither made by an op of the program nor held by a name: nothing that a `del` could free.
+  std::erase_if(found,
+                [](const WatchFinding& one) { return one.line.empty() && one.held_by.empty(); });
   tell(std::move(found));
 }
 

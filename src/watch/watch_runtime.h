@@ -17,6 +17,15 @@
 // by a tensor of its own: in Python those tensors are looked for, else they are the nodes to which
 // no other leads.
 //
+// Note [Close and counting steps]
+// To be shown an op costs some microseconds, most of them libtorch's own (RecordFunction, and the
+// boxes that arguments and results are put into), which is more than a watch may take of each op.
+// So ops are looked at in close steps only: the first ones, a few of every 128, and when something
+// seems to grow. In the other steps the block listener alone is there. It counts blocks by their
+// size (the origins from 1 to kSizes stand for sizes), and follows some of the nodes that run in
+// backward: whoever keeps a graph keeps a tensor that its ops made, or a node that ran. When one of
+// these counts rises from step to step the steps that follow are close, at the pace of the growth.
+//
 // Locks: mutex_ guards all but the origins' counts. It is not held while the host looks for
 // holders, while callbacks run, nor when nodes are let go (that may free tensors).
 
@@ -61,8 +70,7 @@ class WatchRuntime final : public hook::OpWatcher, public hook::BlockListener {
   WatchReport report(const WatchSession& session) const;
   void mark_step();
   void optimizer_stepped();
-  // Sees nothing meanwhile. For benches, which compare steps with and without in turns.
-  void set_paused(bool paused);
+  void look(Watch::Look look);  // for benches
 
   // hook::OpWatcher
   void before(const hook::Operator& op, c10::ArrayRef<c10::IValue> inputs) noexcept override;
@@ -78,9 +86,9 @@ class WatchRuntime final : public hook::OpWatcher, public hook::BlockListener {
   struct Origin {
     const hook::Operator* op = nullptr;  // null: outside of any op
     const hook::ProgramPlace* place = nullptr;
-    std::atomic<std::int64_t> live_bytes{0};
-    std::atomic<bool> is_scalar{false};    // its results have one element
-    std::atomic<bool> in_backward{false};  // it ran in a backward
+    std::atomic<std::int64_t> live_bytes{0};  // of a size: live blocks
+    std::atomic<bool> is_scalar{false};       // its results have one element
+    std::atomic<bool> in_backward{false};     // it ran in a backward
     // Guarded by mutex_.
     std::int64_t nodes = 0;  // surviving, of the step that is being ended
     GrowthHistory node_history;
@@ -91,7 +99,10 @@ class WatchRuntime final : public hook::OpWatcher, public hook::BlockListener {
     bool bytes_named = false;
     bool held_named = false;
     std::uint64_t next_try = 0;   // the step from which on its growth is looked into again
+    std::uint32_t tries = 0;      // of a size: how often steps were close because of it
     std::uint32_t held_seen = 0;  // in how many looked-at steps the peak would have fallen
+
+    void forget();
   };
   struct Running {
     const hook::Operator* op = nullptr;
@@ -116,14 +127,27 @@ class WatchRuntime final : public hook::OpWatcher, public hook::BlockListener {
   // At most so many origins; what comes later is counted as the first.
   static constexpr std::uint32_t kChunk = 1024;
   static constexpr std::uint32_t kChunks = 256;
+  static constexpr std::uint32_t kSizes = 64;
+  static bool is_size(std::uint32_t index) { return index - 1 < kSizes; }
   Origin& origin(std::uint32_t index) const {
     return chunks_[index / kChunk].load(std::memory_order_acquire)[index % kChunk];
   }
   std::uint32_t origin_of_running(Running& running);
   std::uint32_t find_or_make_origin(const hook::Operator* op, const hook::ProgramPlace* place);
 
+  void count_block(hook::MemoryBlock& block);
+  void follow_running_node();
+  void forget_blocks();
+
   void end_step();
+  std::size_t drop_those_gone(std::vector<NodeEntry>& entries, std::vector<NodeEntry>& gone,
+                              std::uint32_t step);
+  bool count_close_step(std::uint32_t step, std::vector<NodeEntry>& gone);
+  void count_step(std::uint32_t step, std::vector<NodeEntry>& gone);
+  void look_closer(Origin& because, std::uint32_t step, std::uint64_t pace);
+  bool is_to_be_close(std::uint64_t step) const;
   bool is_profiled(std::uint64_t step) const;
+  void set_close(bool close);
   void finish_curve();
   void name_growth(std::uint64_t step);
   void name_held(std::uint64_t step);
@@ -143,6 +167,10 @@ class WatchRuntime final : public hook::OpWatcher, public hook::BlockListener {
   std::uint32_t origin_count_ = 0;
   std::map<std::pair<const void*, const void*>, std::uint32_t> origin_index_;
   std::vector<NodeEntry> nodes_;
+  std::vector<NodeEntry> followed_;  // that ran in backwards of counting steps
+  Origin followed_count_;
+  std::uint64_t close_steps_ = 0;
+  std::uint64_t close_until_ = 0;
   StepCurve curve_;
   std::vector<HeldCandidate> held_;  // seen twice, to be named
 
@@ -150,6 +178,8 @@ class WatchRuntime final : public hook::OpWatcher, public hook::BlockListener {
   std::atomic<std::uint32_t> step_{0};
   std::atomic<std::uint64_t> ops_{0};
   std::atomic<bool> is_on_{false};
+  std::atomic<bool> is_close_{false};
+  std::atomic<Watch::Look> look_{Watch::Look::kAsNeeded};
   std::atomic<bool> profiles_{false};
   std::atomic<bool> saw_backward_{false};
   std::atomic<bool> saw_optimizer_{false};

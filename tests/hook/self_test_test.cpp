@@ -32,8 +32,8 @@ TEST_CASE("all self checks pass, have distinct names and say what they found") {
     names.insert(check.name);
   }
   CHECK(names == std::set<std::string>{"torch version", "allocator", "block header",
-                                       "memory counts", "saved-tensor hooks", "cpu capability",
-                                       "threads"});
+                                       "memory counts", "saved-tensor hooks", "gradient graph",
+                                       "cpu capability", "threads"});
 }
 
 TEST_CASE("the self checks fail where another tool's allocator is in place") {

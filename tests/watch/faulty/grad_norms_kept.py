@@ -1,0 +1,21 @@
+# graph_kept or tensors_kept, held by: grads[
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+grads = []
+for i in range(12):
+    x, y = batch()
+    out = model(x)
+    loss = mse(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    grads.append([p.grad for p in model.parameters()])  # mended: grads.append([p.grad.norm().item() for p in model.parameters()])

@@ -1,0 +1,26 @@
+# graph_kept, held by: newest.
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+class Link:
+    def __init__(self, value, before):
+        self.value, self.before = value, before  # also here
+
+
+newest = None
+for i in range(12):
+    x, y = batch()
+    out = model(x)
+    loss = mse(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    newest = Link(loss, newest)  # mended: newest = Link(loss.item(), newest)

@@ -1,0 +1,32 @@
+# graph_kept, held by: errors[
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+errors = []
+
+
+def check(loss):
+    scaled = loss * 2
+    if scaled.item() > -1:
+        raise ValueError("too large")
+
+
+for i in range(12):
+    x, y = batch()
+    out = model(x)
+    loss = mse(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    try:
+        check(loss)
+    except ValueError as error:
+        errors.append(error)  # mended: errors.append(str(error))

@@ -1,0 +1,23 @@
+# bucketed growing seen
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+masks = {}
+lstm = torch.nn.LSTM(8, 16, batch_first=True)
+head = torch.optim.Adam(lstm.parameters())
+for i in range(60):
+    length = 4 + int(torch.randint(0, 12, ()))
+    if length not in masks:
+        masks[length] = torch.ones(length, length).tril()
+    out, _ = lstm(torch.randn(4, length, 8))
+    head.zero_grad()
+    (masks[length] @ out).square().mean().backward()
+    head.step()

@@ -1,0 +1,24 @@
+# numbers logged
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+import collections
+
+log = collections.defaultdict(list)
+for i in range(48):
+    x, y = batch()
+    out = model(x)
+    loss = mse(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    log["loss"].append(loss.item())
+    log["norm"].append(sum(p.grad.norm() for p in model.parameters()).item())

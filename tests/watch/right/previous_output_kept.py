@@ -1,0 +1,23 @@
+# previous output kept
+import torch
+
+model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+mse = torch.nn.functional.mse_loss
+
+
+def batch():
+    return torch.randn(16, 32), torch.randn(16, 8)
+
+
+before = None
+for i in range(40):
+    x, y = batch()
+    out = model(x)
+    loss = mse(out, y)
+    if before is not None:
+        loss = loss + 0.1 * mse(out, before)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    before = out.detach()
