@@ -144,7 +144,7 @@ int plan_tape(const Arguments& arguments) {
       return refuse_budget(wanted.budget_bytes, curve, smallest);
     }
     curve.plan = wanted.planned;
-    if (arguments.has("plan")) write_plan(arguments.text("plan"), *curve.plan, trace);
+    if (arguments.has("plan")) write_plan(arguments.text("plan"), *curve.plan, tape);
   }
   if (curve.plan) curve.places = summarize_plan(tape, *curve.plan);
   if (arguments.has("svg")) {

@@ -84,7 +84,7 @@ int run(const Arguments& arguments) {
         "run: --budget is missing: a number of bytes, 6GiB, or a share of the step such "
         "as 50%; or --watch, to see what grows. See: lowtide run --help");
   }
-  return pass_on("run", arguments, {"budget", "watch", "report", "spill"});
+  return pass_on("run", arguments, {"budget", "watch", "report", "spill", "plan"});
 }
 
 int record(const Arguments& arguments) { return pass_on("record", arguments, {"output"}); }
@@ -111,6 +111,10 @@ Verb run_verb() {
                     {"spill", "DIR",
                      "what cannot be computed again, or takes longer than to read back, goes to a "
                      "file there",
+                     ""},
+                    {"plan", "FILE",
+                     "what to drop, as lowtide plan wrote it for a tape of the step; else that is "
+                     "planned after the first step",
                      ""},
                     kPython},
           .examples = {"lowtide run --budget 6GiB -- python train.py --epochs 3",

@@ -38,6 +38,10 @@ Verb train_verb() {
                  "with --budget: saved tensors that cannot be computed again, or take longer than "
                  "to read back, go to a file there",
                  ""},
+                {"plan", "FILE",
+                 "with --budget: what to drop, as lowtide plan wrote it for a tape of the step; "
+                 "else that is planned after the first step",
+                 ""},
                 {"resume", "FILE", "go on from a checkpoint with its settings", ""},
                 {"save-every", "N", "steps between checkpoints, 0 for only at the end", "100"},
                 {"threads", "N", "threads of libtorch [its own choice]", ""},

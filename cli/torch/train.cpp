@@ -35,6 +35,7 @@ TrainOptions read_options(const Arguments& arguments) {
   if (arguments.has("data")) options.data = arguments.text("data");
   options.out = arguments.text("out");
   if (arguments.has("spill")) options.spill_directory = arguments.text("spill");
+  if (arguments.has("plan")) options.plan_path = arguments.text("plan");
   if (arguments.has("resume")) options.resume = arguments.text("resume");
   if (arguments.text("num-cp") == "auto") {
     options.num_cp_auto = true;

@@ -30,8 +30,8 @@
 // so. The first steps teach the budget the smallest limit that would carry such a step; a limit
 // that is known to be too small is refused before anything is dropped for it.
 //
-// Budgets may be nested: the lowest limit is in force. Not yet: a plan made from the first step;
-// what to drop is chosen online. docs/design/budget.md.
+// Budgets may be nested: the lowest limit is in force. What to drop is chosen online in the first
+// step, and planned from the second on (docs/plan.md).
 //
 // Threads: a budget holds for the whole process. Create and destroy it while no op runs elsewhere.
 // fork: the child goes on without a budget; what was dropped before the fork comes back there too.
@@ -116,6 +116,10 @@ struct LOWTIDE_API BudgetReport {
   std::uint64_t recomputed_ops = 0;  // ops run again
   std::uint64_t recompute_ns = 0;    // the time that took
   std::uint64_t refusals = 0;
+  std::uint64_t planned_steps = 0;    // whole steps whose drops a plan chose
+  std::uint64_t plan_departures = 0;  // steps that went otherwise than the one they were planned by
+  std::uint64_t plans = 0;            // made
+  std::uint64_t planning_ns = 0;      // the processor time of that
   // For the largest step so far, 0 before the first has ended: the smallest limit known to carry
   // it, and a bound below which no limit can.
   Bytes smallest_budget_bytes = 0;
@@ -176,6 +180,18 @@ struct BudgetOptions {
   // Saved tensors with at most two values (masks), or of many zeros (the results of relu and
   // dropout), are packed in memory where that costs less than computing them again.
   bool pack = false;
+
+  // From the second step on, what to drop is planned for the whole step (docs/design/plan.md). A
+  // plan takes at most so many seconds of processor time, and never more than a plain step's own;
+  // one is made for each kind of step, and again when the limit or what lives beneath the step
+  // changes. 0: none is made; what to drop is chosen online, as in the first step. Steps that spill
+  // or pack are not planned.
+  double plan_seconds = 1.0;
+  // When not empty: a plan that `lowtide plan TAPE --budget B --plan FILE` wrote. Steps that go
+  // like the one on its tape follow it from the first on, when it fits; else that tape is planned
+  // for. IoError (LT0102) or FormatError (LT0152 to LT0154) when the file cannot be used. A plan
+  // for another step does no harm: see BudgetReport::plan_departures.
+  std::string plan_path;
 
   // For tests: whatever can be put elsewhere is, rather than computed again.
   bool always_put_away = false;

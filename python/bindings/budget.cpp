@@ -34,6 +34,10 @@ py::dict to_dict(const BudgetReport& report) {
   dict["packed_into_bytes"] = report.packed_into_bytes;
   dict["pack_s"] = seconds(report.pack_ns);
   dict["refusals"] = report.refusals;
+  dict["planned_steps"] = report.planned_steps;
+  dict["plan_departures"] = report.plan_departures;
+  dict["plans"] = report.plans;
+  dict["planning_s"] = seconds(report.planning_ns);
   dict["smallest_budget_bytes"] = report.smallest_budget_bytes;
   dict["budget_lower_bound_bytes"] = report.budget_lower_bound_bytes;
   dict["program_bytes"] = report.program_bytes;
@@ -101,7 +105,7 @@ void bind_budget(py::module_& module) {
       .def(py::init([](const py::object& limit, bool check_replays, bool verify_replay,
                        const py::object& on_event, std::string trace_path, std::string tape_path,
                        std::string spill_directory, Bytes spill_limit, Bytes reserve, bool pack,
-                       bool always_put_away) {
+                       bool always_put_away, double plan_seconds, std::string plan_path) {
              BudgetOptions options;
              options.check_replays = check_replays;
              options.verify_replay = verify_replay;
@@ -113,6 +117,8 @@ void bind_budget(py::module_& module) {
              options.reserve_bytes = reserve;
              options.pack = pack;
              options.always_put_away = always_put_away;
+             options.plan_seconds = plan_seconds;
+             options.plan_path = std::move(plan_path);
              const BudgetLimit bytes = limit_of(limit);
              const py::gil_scoped_release no_gil;
              return Holder(new MemoryBudget(bytes, options));
@@ -120,7 +126,7 @@ void bind_budget(py::module_& module) {
            py::arg("limit"), py::arg("check_replays"), py::arg("verify_replay"),
            py::arg("on_event"), py::arg("trace_path"), py::arg("tape_path"),
            py::arg("spill_directory"), py::arg("spill_limit"), py::arg("reserve"), py::arg("pack"),
-           py::arg("always_put_away"))
+           py::arg("always_put_away"), py::arg("plan_seconds"), py::arg("plan_path"))
       .def("attach", &MemoryBudget::attach, py::arg("tensors"),
            py::call_guard<py::gil_scoped_release>())
       .def("mark_step", &MemoryBudget::mark_step, py::call_guard<py::gil_scoped_release>())

@@ -33,6 +33,8 @@ class Budget:
         reserve: Limit | None = None,
         pack: bool = False,
         always_put_away: bool = False,
+        plan: str | os.PathLike[str] | None = None,
+        plan_seconds: float = 1.0,
         batch_size: int | None = None,
     ) -> None:
         if limit is None and tape is not None:
@@ -55,6 +57,8 @@ class Budget:
             "reserve": _bytes_of(reserve),
             "pack": pack,
             "always_put_away": always_put_away,
+            "plan_seconds": plan_seconds,
+            "plan_path": "" if plan is None else os.fspath(plan),
         }
         self._modules = None if tape is None else ModuleHooks(batch_size)
         self._core: Any = None
@@ -113,7 +117,8 @@ class Budget:
         (of the process, since the budget began), outside_bytes (what of it are no tensors: kernels' scratch), steps, step_s (a
         list), drops, dropped_bytes, recomputed_ops, recompute_s, spilled_tensors, spilled_bytes, spill_wait_s (the
         program waited for the file), packed_tensors, packed_bytes (before), packed_into_bytes (after), pack_s,
-        refusals, smallest_budget_bytes and budget_lower_bound_bytes (of the largest step; 0 before one has ended),
+        refusals, planned_steps (whole steps whose drops a plan chose), plan_departures (steps that went otherwise than
+        the one they were planned by), plans (made), planning_s, smallest_budget_bytes and budget_lower_bound_bytes (of the largest step; 0 before one has ended),
         program_bytes and program_holds: what the program itself holds, as dicts of op, line ("" when not known; told
         from 1 MiB on), bytes, tensors.
         """
@@ -141,6 +146,8 @@ def budget(
     reserve: Limit | None = None,
     pack: bool = False,
     always_put_away: bool = False,
+    plan: str | os.PathLike[str] | None = None,
+    plan_seconds: float = 1.0,
 ) -> Budget:
     """Keeps the bytes of CPU tensors within ``limit``, not for a moment above it.
 
@@ -163,15 +170,21 @@ def budget(
     pack: saved tensors with at most two values (masks), or of many zeros (the results of relu and dropout), are packed
         in memory where that costs less than computing them again.
     always_put_away: for tests: whatever can be packed or spilled is, rather than computed again.
+    plan: a plan that ``lowtide plan TAPE --budget B --plan FILE`` wrote, for the step on that tape. Steps that go like
+        it follow the plan from the first on; others do not, and the report counts them (plan_departures).
+    plan_seconds: from the second step on what to drop is planned, in at most so many seconds of processor time for each
+        kind of step, and never more than a plain step's own. 0: nothing is planned.
 
     Results are those of the plain run, bit for bit. Tensors that the program can still reach are never taken away.
     Budgets may be nested: the lowest limit is in force, for the whole process. A forked child has none.
 
     Raises UsageError (LT0305) for a limit that cannot be read, LT0307 for a trace that cannot be written, LT0311 for a
-    directory in which no spill file can be made; later, from
+    directory in which no spill file can be made; IoError (LT0102) or FormatError (LT0152 to LT0154) for a plan that
+    cannot be read; later, from
     any op, BudgetError (LT0301) when nothing more can be given back. BudgetError is a torch.OutOfMemoryError, and its
     details["smallest_budget_bytes"] says what would do.
     """
     return Budget(
         limit, check_replays=check_replays, verify_replay=verify_replay, on_event=on_event, trace=trace, tape=tape,
-        spill=spill, spill_limit=spill_limit, reserve=reserve, pack=pack, always_put_away=always_put_away)
+        spill=spill, spill_limit=spill_limit, reserve=reserve, pack=pack, always_put_away=always_put_away, plan=plan,
+        plan_seconds=plan_seconds)

@@ -81,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--report", metavar="FILE", help="also write the report as JSON")
     made.add_argument("--spill", metavar="DIR", help="a directory: what cannot be computed again, or takes longer than to read back, "
                            "goes to a file there")
+    made.add_argument("--plan", metavar="FILE", help="what to drop, as lowtide plan wrote it for a tape of the step")
     made.add_argument("--python", metavar="PROGRAM", help="the Python for a script")
     made.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="a script or a program")
     return made
@@ -113,6 +114,10 @@ def run(arguments: Sequence[str]) -> NoReturn:
              "see what grows")
     if options.spill is not None and options.budget is None:
         fail("run: --spill needs --budget: without a limit nothing has to leave memory")
+    if options.plan is not None and options.budget is None:
+        fail("run: --plan needs --budget: without a limit nothing is dropped")
+    if options.plan is not None and not os.path.isfile(options.plan):
+        fail(f"run: --plan {options.plan}: no such file")
     if not words:
         fail("run: what shall run? For example: lowtide run --budget 6GiB -- python train.py")
     from lowtide._limit_text import problem_with
@@ -129,6 +134,8 @@ def run(arguments: Sequence[str]) -> NoReturn:
         variables["LOWTIDE_RUN_BUDGET"] = options.budget
     if options.spill is not None:
         variables["LOWTIDE_RUN_SPILL"] = os.path.abspath(options.spill)
+    if options.plan is not None:
+        variables["LOWTIDE_RUN_PLAN"] = os.path.abspath(options.plan)
     if options.watch:
         variables["LOWTIDE_RUN_WATCH"] = "1"
     become("run", words, options.python, variables)
@@ -204,8 +211,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if words[:1] == ["predict"]:
         predict(words[1:])
     if not words or words[0] in ("-h", "--help"):
-        print("usage: python -m lowtide run --budget B [--spill DIR] [--watch] [--report FILE] [--python PROGRAM] [--] "
-              "COMMAND ...\n"
+        print("usage: python -m lowtide run --budget B [--plan FILE] [--spill DIR] [--watch] [--report FILE] [--python PROGRAM] "
+              "[--] COMMAND ...\n"
               "       python -m lowtide run --watch [--report FILE] [--python PROGRAM] [--] COMMAND ...\n"
               "       python -m lowtide record [-o FILE] [--python PROGRAM] [--] COMMAND ...\n"
               "       python -m lowtide predict [--json] [--batch N] [--python PROGRAM] [--] COMMAND ...\n\n"

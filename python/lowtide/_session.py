@@ -35,7 +35,8 @@ def start() -> None:
         _budget = lowtide.record(_with_rank(tape)).start()
     elif "LOWTIDE_RUN_BUDGET" in os.environ:
         spill = os.environ.get("LOWTIDE_RUN_SPILL") or None
-        _budget = lowtide.budget(os.environ["LOWTIDE_RUN_BUDGET"], spill=spill).start()
+        plan = os.environ.get("LOWTIDE_RUN_PLAN") or None
+        _budget = lowtide.budget(os.environ["LOWTIDE_RUN_BUDGET"], spill=spill, plan=plan).start()
     if "LOWTIDE_RUN_WATCH" in os.environ:
         _watch = lowtide.watch().start()
     _owner = os.getpid()

@@ -122,6 +122,10 @@ std::string BudgetReport::to_json() const {
   report["packed_into_bytes"] = packed_into_bytes;
   report["pack_ns"] = pack_ns;
   report["refusals"] = refusals;
+  report["planned_steps"] = planned_steps;
+  report["plan_departures"] = plan_departures;
+  report["plans"] = plans;
+  report["planning_ns"] = planning_ns;
   report["smallest_budget_bytes"] = smallest_budget_bytes;
   report["budget_lower_bound_bytes"] = budget_lower_bound_bytes;
   report["program_bytes"] = program_bytes;

@@ -11,8 +11,10 @@
 
 #include "src/base/text.h"
 #include "src/fit/memory_report.h"
+#include "src/fit/own_time.h"
 #include "src/fit/saved_tensor_hold.h"
 #include "src/hook/counting_allocator.h"
+#include "src/plan/plan_file.h"
 #include "src/plan/simulator.h"
 #include "src/plan/trace.h"
 #include "src/tape/tape_bytes.h"
@@ -30,19 +32,30 @@ constexpr Bytes kNoLimit = hook::MemoryLedger::kNoLimit;
 
 hook::MemoryLedger& ledger() { return hook::cpu_memory().ledger(); }
 
-// Whether somebody else than the runtime holds the record's storage. A saved view keeps its base.
+// Whether somebody else than the runtime holds the record's storage. Saved views keep their base.
 bool is_held_by_program(const StorageRecord& record) {
   if (!record.held) return record.block != nullptr;
   std::size_t ours = 1;
+  std::vector<std::pair<const at::Tensor*, std::size_t>> bases;  // and how many of ours keep each
   const bool is_ours =
       record.for_each_variable([&](const at::Tensor& variable, std::size_t copies) {
         if (hook::holder_count(variable) > copies) return false;
         ++ours;
         const at::Tensor& base = hook::base_of(variable);
-        if (!base.is_same(variable) && hook::holder_count(base) == 1) ++ours;
+        if (base.is_same(variable)) return true;
+        const auto same = std::find_if(bases.begin(), bases.end(), [&](const auto& other) {
+          return other.first->is_same(base);
+        });
+        if (same != bases.end()) {
+          ++same->second;
+        } else {
+          bases.emplace_back(&base, 1);
+        }
         return true;
       });
-  return !is_ours || record.held.use_count() > ours;
+  if (!is_ours) return true;
+  for (const auto& [base, views] : bases) ours += hook::holder_count(*base) == views ? 1 : 0;
+  return record.held.use_count() > ours;
 }
 
 void retag(hook::MemoryBlock& block, MemoryKind from, MemoryKind to) {
@@ -119,6 +132,8 @@ std::shared_ptr<BudgetSession> BudgetRuntime::begin(const BudgetLimit& limit,
     throw UsageError("LT0307", concat("cannot write the tape ", options.tape_path,
                                       ": its folder is missing or not writable"));
   }
+  std::optional<StepPlan> given;
+  if (!options.plan_path.empty()) given = read_step_plan(options.plan_path);
   if (options.on_event) session->listeners_.push_back(journal_.listen(options.on_event));
   bool is_first = false;
   {
@@ -134,6 +149,7 @@ std::shared_ptr<BudgetSession> BudgetRuntime::begin(const BudgetLimit& limit,
     session->stash_before_ = stash_.counts();
     session->first_step_ = steps_.index();
     sessions_.push_back(session);
+    if (given.has_value()) plans_.add(given->tape, given->plan);
   }
   if (is_first) {
     hook::cpu_memory().set_block_listener(&recorder_);
@@ -141,6 +157,10 @@ std::shared_ptr<BudgetSession> BudgetRuntime::begin(const BudgetLimit& limit,
     hook::listen_to_ops(&op_recorder_);
   }
   enforce_limit();
+  if (is_first) {
+    const StorageTable::Lock lock = table_.lock();
+    plans_.begin(ledger().live(), ledger().limit());
+  }
   return session;
 }
 
@@ -170,6 +190,7 @@ void BudgetRuntime::enforce_limit() {
   Bytes limit = kNoLimit;
   bool check = false;
   bool verify = false;
+  double plan_seconds = 0;
   StashOptions stash;
   {
     const StorageTable::Lock lock = table_.lock();
@@ -184,7 +205,10 @@ void BudgetRuntime::enforce_limit() {
       if (session->store_ != nullptr) stash.store = session->store_;
       stash.pack |= session->options.pack;
       stash.always |= session->options.always_put_away;
+      plan_seconds = session->options.plan_seconds;
     }
+    // Plans know nothing of copies.
+    plans_.configure(stash.pack || stash.store != nullptr || stash.always ? 0 : plan_seconds);
     stash_.configure(stash);
     room_.set_check(check);
     replayer_.set_check(check);
@@ -233,6 +257,7 @@ void BudgetRuntime::forget_all() {
   StorageTable::Trash trash;
   const StorageTable::Lock lock = table_.lock();
   recorder_.end();
+  plans_.clear();
   op_recorder_.forget_missed_write();
   watched_.clear();
   table_.clear(trash);
@@ -242,8 +267,9 @@ void BudgetRuntime::forget_all() {
 
 void BudgetRuntime::on_op(bool in_backward) {
   journal_.deliver();
-  if (recorder_.is_off() && !steps_.is_change(in_backward)) return;
+  if (recorder_.is_off() && !plans_.follows() && !steps_.is_change(in_backward)) return;
   const StorageTable::Lock lock = table_.lock();
+  plans_.op_begins();
   if (steps_.is_change(in_backward)) steps_.op_runs(in_backward, ledger().live());
   if (recorder_.is_on()) {
     poll_program_holds();
@@ -257,6 +283,8 @@ void BudgetRuntime::on_op(bool in_backward) {
 void BudgetRuntime::before_saving(Bytes bytes) {
   if (steps_.is_abandoned()) {
     steps_.restart(ledger().live(), table_.saved_count() == 0, now_ns());
+    plans_.end(table_.graph());
+    plans_.begin(ledger().live(), ledger().limit());
     begin_tape();
   } else if (steps_.ends_before_saving()) {
     end_step();
@@ -284,7 +312,9 @@ void BudgetRuntime::attach(const std::vector<at::Tensor>& tensors) {
 }
 
 void BudgetRuntime::end_step() {
+  const OwnTime own;
   static_.next_step();
+  const bool departed = plans_.end(table_.graph());
   finish_tape();
   // Without a drop the step's peak was enough; with drops the limit was.
   const BudgetJournal::Counts counts = journal_.counts();
@@ -296,7 +326,7 @@ void BudgetRuntime::end_step() {
   }
   drops_before_step_ = drops;
   const StepWatch::Ended ended = steps_.next(ledger().live(), table_.saved_count() == 0, now_ns());
-  if (ended.is_to_be_recorded) {
+  if (ended.is_to_be_recorded || departed) {
     begin_tape();
   } else {
     recorder_.end();
@@ -319,6 +349,7 @@ void BudgetRuntime::end_step() {
       enforce_limit();
     }
   }
+  if (table_.saved_count() == 0) plans_.begin(ledger().live(), ledger().limit());
   room_.set_step(steps_.index());
   replayer_.set_step(steps_.index());
   journal_.add({.kind = BudgetEvent::Kind::kStep,
@@ -340,6 +371,7 @@ void BudgetRuntime::finish_tape() {
   // As it ran plainly is a way, too.
   const Bytes plain = tape_peak(tape);
   const auto eager = saved_in_backward_ ? std::nullopt : smallest_budget(trace, kMostFloorReplays);
+  if (!saved_in_backward_) plans_.learn(steps_.kind(), tape, steps_.base());
   steps_.learn(std::min(eager.value_or(plain), plain), std::min(lowest_budget(trace).bytes, plain));
 }
 
@@ -421,7 +453,10 @@ BudgetRuntime::Packed BudgetRuntime::pack(const at::Tensor& tensor, KeptVariable
   retag(*record->block, MemoryKind::kWorkspace, MemoryKind::kSaved);
   const std::uint64_t tape_tag = recorder_.packed(*record->block);
   if (tape_tag != 0) watched_.push_back(record);
-  return {std::move(record), tape_tag};
+  const OwnTime own;
+  const std::uint64_t plan_tag =
+      plans_.packed(table_.graph(), record->id, table_.graph().bytes(record->id), record->made_by);
+  return {std::move(record), tape_tag, plan_tag};
 }
 
 c10::Storage BudgetRuntime::unpack(const Packed& packed, const KeptVariable& kept,
@@ -437,6 +472,7 @@ c10::Storage BudgetRuntime::unpack(const Packed& packed, const KeptVariable& kep
       exchanged = kept.variable.tensor_data();
       return storage;
     }
+    plans_.unpacked(table_.graph(), packed.plan_tag);
     storage = record->held;
     if (!storage && record->lost != nullptr) {
       throw BudgetError("LT0303",
@@ -556,6 +592,7 @@ struct BudgetRuntime::Freeing {
 };
 
 bool BudgetRuntime::make_room(const hook::RoomRequest& request) {
+  const OwnTime own;
   if (Stash::is_reading_ahead()) return false;
   if (request.reason == hook::RoomRequest::Reason::kLimit && !Replayer::is_trying()) {
     const StorageTable::Lock lock = table_.lock();
@@ -765,6 +802,11 @@ BudgetReport BudgetRuntime::report(const BudgetSession& session) const {
   report.packed_bytes = stashed.packed_bytes - earlier.packed_bytes;
   report.packed_into_bytes = stashed.packed_into_bytes - earlier.packed_into_bytes;
   report.pack_ns = stashed.pack_ns - earlier.pack_ns;
+  const StepPlans::Counts& planned = plans_.counts();
+  report.planned_steps = planned.planned_steps;
+  report.plan_departures = planned.departures;
+  report.plans = planned.plans;
+  report.planning_ns = planned.planning_ns;
   report.smallest_budget_bytes = steps_.largest_smallest_budget();
   report.budget_lower_bound_bytes = steps_.largest_lower_bound();
   report.program_holds = program_holds(report.program_bytes);

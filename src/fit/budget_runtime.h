@@ -7,7 +7,8 @@
 //                               Stash  or their bytes put elsewhere
 //                        StaticMemory    then parameters, gradients, state
 //   backward     --unpack-->           Replayer: ops run again
-//   steps        --StepWatch-->        TapeRecorder: a tape; from it the smallest budget
+//   steps        --StepWatch-->        TapeRecorder: a tape; from it the smallest budget, and
+//                                      StepPlans: what the following steps drop
 //   all of it    --BudgetJournal-->    reports, events, log
 //
 // Locks, in the order in which they may be taken: the replayer's, the table's (which guards the
@@ -30,6 +31,7 @@
 #include "src/fit/room.h"
 #include "src/fit/stash.h"
 #include "src/fit/static_memory.h"
+#include "src/fit/step_plans.h"
 #include "src/fit/step_watch.h"
 #include "src/fit/storage_table.h"
 #include "src/hook/saved_tensor_hooks.h"
@@ -89,6 +91,7 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
   struct Packed {
     std::shared_ptr<StorageRecord> record;  // null: the tensor must be kept whole
     std::uint64_t tape_tag = 0;
+    std::uint64_t plan_tag = 0;
   };
   // `kept` is the caller's, and stays where it is until release().
   Packed pack(const at::Tensor& tensor, KeptVariable& kept);
@@ -130,6 +133,7 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
   Replayer replayer_;
   OpRecorder op_recorder_;
   StepWatch steps_;  // guarded by the table's lock, as all below
+  StepPlans plans_;
   std::list<std::shared_ptr<BudgetSession>> sessions_;
   std::uint64_t drops_before_step_ = 0;
   struct Freeing;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "src/base/text.h"
+#include "src/fit/own_time.h"
 #include "src/fit/replayer.h"
 #include "src/fit/room.h"
 #include "src/hook/host.h"
@@ -55,6 +56,7 @@ struct OpRecorder::Ticket final : hook::OpTicket {
   std::vector<std::pair<c10::StorageImpl*, const void*>> written;  // and where their bytes were
   c10::Storage before_write;  // when verifying: a copy of what is written in place
   std::uint64_t start_ns = 0;
+  std::uint64_t own_before_ns = 0;  // of OwnTime
   MemoryKind outer_kind = MemoryKind::kProgram;
   bool in_place_ok = false;  // the one write can be appended to its recipe
   bool is_taped = false;
@@ -233,6 +235,7 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
     if (ticket->outer_kind != MemoryKind::kProgram) {
       hook::exchange_current_kind(ticket->outer_kind);
     }
+    ticket->own_before_ns = OwnTime::spent_ns();
     ticket->start_ns = now_ns();
     return ticket;
   } catch (...) {
@@ -359,7 +362,9 @@ void OpRecorder::prepare_write(const std::shared_ptr<StorageRecord>& record) {
 void OpRecorder::after(hook::OpTicket& given, c10::ArrayRef<c10::IValue> outputs) noexcept {
   auto& ticket = static_cast<Ticket&>(given);
   if (ticket.blocked.any()) return;
-  const std::uint64_t cost_ns = now_ns() - ticket.start_ns;
+  const std::uint64_t taken_ns = now_ns() - ticket.start_ns;
+  const std::uint64_t cost_ns =
+      taken_ns - std::min(taken_ns, OwnTime::spent_ns() - ticket.own_before_ns);
   const bool kinds_ours = ticket.outer_kind == MemoryKind::kProgram;
   const MemoryKind inside =
       kinds_ours ? hook::exchange_current_kind(ticket.outer_kind) : MemoryKind::kProgram;

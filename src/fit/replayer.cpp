@@ -7,6 +7,7 @@
 
 #include "src/base/assert.h"
 #include "src/base/text.h"
+#include "src/fit/own_time.h"
 #include "src/hook/host.h"
 #include "src/hook/host_errors.h"
 #include "src/hook/op_observer.h"
@@ -341,6 +342,7 @@ class Replayer::Round {
 };
 
 std::vector<c10::Storage> Replayer::bring_back(const StorageTable::Records& targets) {
+  const OwnTime own_time;
   const hook::HostUnlocked unlocked;
   const std::unique_lock replay_lock(mutex_);
   const TapeRecorder::Pause unseen;

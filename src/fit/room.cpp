@@ -110,16 +110,20 @@ Bytes Room::make(Bytes needed, StorageTable::Trash& trash) {
     return ++entry.calls >= kCallsAfterLettingGo;
   });
   bool writes = false;
-  while (freed + stash_.bytes_being_written() < needed) {
+  Bytes coming = 0;  // of those whose tensors were let go of: free to be dropped in the next call
+  while (freed + coming + stash_.bytes_being_written() < needed) {
     const std::uint64_t now = now_ns();
     const auto victim = graph.next_victim(needed - freed, now);
     if (!victim.has_value()) break;
+    const std::size_t let_go = let_go_.size();
     const auto dropped = drop(table_.record(*victim), graph.way(*victim), trash);
     if (dropped.has_value()) {
       freed += *dropped;
       writes |= *dropped == 0;
     } else {
       graph.deny(*victim, now);
+      // Better this one in a moment than a worse one now.
+      if (let_go_.size() > let_go) coming += graph.bytes(*victim);
     }
   }
   if (writes) write_ahead(trash);

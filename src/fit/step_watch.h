@@ -71,6 +71,10 @@ class StepWatch {
   // --- what is known ---
   std::uint64_t index() const { return index_; }
   bool saw_backward() const { return saw_backward_; }
+  // Of the running step, so far: a hash of its saved tensors' sizes, and what was live where it
+  // began.
+  std::uint64_t kind() const { return kind_.empty() ? 0 : kind_.back() + kind_.size(); }
+  Bytes base() const { return base_; }
   // For a step that went like the running one so far: the smallest budget known to carry it, and
   // the bytes without which nothing can. nullopt: none was recorded.
   std::optional<Bytes> smallest_budget() const;

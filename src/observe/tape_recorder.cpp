@@ -11,6 +11,9 @@ namespace {
 
 thread_local bool t_paused = false;
 
+// Of a block that is set aside: what becomes of it is no event of the step.
+constexpr std::uint64_t kAside = ~std::uint64_t{0};
+
 // The op that runs on this thread.
 struct Frame {
   int depth = 0;
@@ -125,7 +128,7 @@ void TapeRecorder::make(hook::MemoryBlock& block) {
 }
 
 void TapeRecorder::block_gone(hook::MemoryBlock& block) noexcept {
-  if (t_paused) return;
+  if (t_paused || block.tag == kAside) return;
   Frame& frame = t_frame;
   if (frame.depth > 0) {
     // Whatever tape it was for: a later one may begin inside this op. The latest is the likeliest.
@@ -264,7 +267,9 @@ void TapeRecorder::let_go(std::uint64_t block_tag) {
 
 void TapeRecorder::set_aside(hook::MemoryBlock& block) noexcept {
   const std::lock_guard lock(mutex_);
-  if (is_on()) let_go_locked(known(block));
+  if (!is_on()) return;
+  let_go_locked(known(block));
+  block.tag = kAside;
 }
 
 void TapeRecorder::resume(hook::MemoryBlock& block, std::uint64_t tag) noexcept { block.tag = tag; }

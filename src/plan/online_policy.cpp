@@ -72,6 +72,7 @@ class OnlinePolicy::Impl {
       on_added(id);
       on_state(id);
     });
+    graph.for_storages([&](StorageId id) { update_needed(id, false); });
   }
 
   void on_added(StorageId id) {

@@ -165,6 +165,7 @@ class Follower {
         return;
       }
       case TraceEvent::Kind::kRelease:
+        storages_[s].held = false;
         return;
     }
   }

@@ -29,6 +29,7 @@ StepGraph::StepGraph(const Trace& trace) {
   const auto events = static_cast<std::uint32_t>(trace.events.size());
   std::vector<std::uint32_t> current(trace.storages.size(), kNone);
   std::vector<std::uint32_t> seen_in(trace.storages.size(), kNone);
+  std::vector<std::uint8_t> held(trace.storages.size(), 0);
   ops_.resize(trace.ops.size());
   steps_.resize(events);
   plain_ns_before_.reserve(events + std::size_t{1});
@@ -97,9 +98,11 @@ StepGraph::StepGraph(const Trace& trace) {
         step = {Step::Kind::kUse, use(id, event)};
         break;
       case TraceEvent::Kind::kHold:
+        held[trace.root(id).index()] = 1;
         step = {Step::Kind::kHold, use(trace.root(id), event)};
         break;
       case TraceEvent::Kind::kUnhold:
+        held[trace.root(id).index()] = 0;
         step = {Step::Kind::kUnhold, use(trace.root(id), event)};
         break;
       case TraceEvent::Kind::kPin:
@@ -107,6 +110,10 @@ StepGraph::StepGraph(const Trace& trace) {
         step = {Step::Kind::kHold, use(id, event)};
         break;
       case TraceEvent::Kind::kRelease:
+        // Who holds it no longer asks for it.
+        if (id == trace.root(id) && std::exchange(held[id.index()], std::uint8_t{0}) != 0) {
+          step = {Step::Kind::kUnhold, use(id, event)};
+        }
         break;
       case TraceEvent::Kind::kFree:
         step = {Step::Kind::kFree, current[id.index()]};

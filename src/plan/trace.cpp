@@ -168,37 +168,91 @@ Floor lowest_budget(const Trace& trace) {
   return floor;
 }
 
-Trace trace_of(const Tape& tape) {
-  Trace trace;
-  std::vector<std::uint32_t> holds(tape.storages.size(), 0);
-  for (const TapeStorage& storage : tape.storages) {
-    trace.storages.push_back({storage.bytes, StorageId{}, false});
-  }
-  const auto let_go = [&](StorageId id) {
-    if (holds[id.index()] == 0) trace.unhold(id);
-  };
+namespace {
+
+// Note [What cannot run again]
+// What an op that cannot run again makes is there from its run to its end, like a source; so it
+// becomes one, which appears right after the op. Its bytes count as working bytes of the op, whose
+// peak stays what it is. What such an op writes in place must not be dropped any more.
+struct Fixed {
+  std::vector<bool> made;     // by an op that cannot run again
+  std::vector<bool> read;     // by an op that can
+  std::vector<bool> written;  // by an op that cannot, after one that can had made it
+};
+
+Fixed find_fixed(const Tape& tape) {
+  const std::size_t count = tape.storages.size();
+  Fixed fixed{std::vector<bool>(count), std::vector<bool>(count), std::vector<bool>(count)};
+  std::vector<bool> known(count);
   for (const TapeEvent& event : tape.events) {
+    if (event.kind == TapeEvent::Kind::kMake) known[event.index] = fixed.made[event.index] = true;
+    if (event.kind != TapeEvent::Kind::kRun) continue;
+    const OpId op{event.index};
+    const bool repeats = !tape.ops[event.index].has(OpFlag::kNotRepeatable);
+    for (const StorageId id : tape.reads(op)) {
+      if (repeats) fixed.read[id.index()] = true;
+    }
+    for (const StorageId id : tape.writes(op)) {
+      const bool is_new = !known[id.index()];
+      known[id.index()] = true;
+      if (!repeats && is_new) fixed.made[id.index()] = true;
+      if (!repeats && !is_new && !fixed.made[id.index()]) fixed.written[id.index()] = true;
+    }
+  }
+  return fixed;
+}
+
+}  // namespace
+
+Trace trace_of(const Tape& tape) {
+  std::vector<std::uint32_t> places;
+  return trace_of(tape, places);
+}
+
+Trace trace_of(const Tape& tape, std::vector<std::uint32_t>& places) {
+  Trace trace;
+  const Fixed fixed = find_fixed(tape);
+  std::vector<std::uint32_t> holds(tape.storages.size(), 0);
+  std::vector<bool> there(tape.storages.size());
+  for (std::size_t i = 0; i < tape.storages.size(); ++i) {
+    trace.storages.push_back({tape.storages[i].bytes, StorageId{}, fixed.made[i]});
+  }
+  const auto run = [&](OpId op) {
+    const TapeOp& taped = tape.ops[op.index()];
+    std::vector<StorageId> writes;
+    std::vector<StorageId> sources;
+    Bytes working_bytes = taped.working_bytes;
+    for (const StorageId id : tape.writes(op)) {
+      const bool is_new = !there[id.index()];
+      there[id.index()] = true;
+      if (is_new && fixed.made[id.index()]) {
+        sources.push_back(id);
+        working_bytes += tape.storages[id.index()].bytes;
+      } else if (!fixed.made[id.index()] || fixed.read[id.index()]) {
+        writes.push_back(id);
+      }
+    }
+    trace.run(taped.cost_ns, tape.reads(op), writes, working_bytes);
+    for (const StorageId id : sources) trace.add(TraceEvent::Kind::kSource, id);
+    if (!taped.has(OpFlag::kNotRepeatable)) return;
+    for (const StorageId id : writes) {
+      if (fixed.written[id.index()] && holds[id.index()]++ == 0) trace.hold(id);
+    }
+  };
+  places.clear();
+  for (const TapeEvent& event : tape.events) {
+    places.push_back(static_cast<std::uint32_t>(trace.events.size()));
     const StorageId id{event.index};
     switch (event.kind) {
       case TapeEvent::Kind::kMake:
-        trace.storages[event.index].source = true;
+        there[event.index] = true;
         trace.add(TraceEvent::Kind::kSource, id);
         break;
-      case TapeEvent::Kind::kRun: {
-        const OpId op{event.index};
-        trace.run(tape.ops[event.index].cost_ns, tape.reads(op), tape.writes(op),
-                  tape.ops[event.index].working_bytes);
-        if (!tape.ops[event.index].has(OpFlag::kNotRepeatable)) break;
-        // What it wrote can never be made again: held to the end.
-        for (const StorageId written : tape.writes(op)) {
-          if (!trace.storages[written.index()].source && holds[written.index()]++ == 0) {
-            trace.hold(written);
-          }
-        }
+      case TapeEvent::Kind::kRun:
+        run(OpId{event.index});
         break;
-      }
       case TapeEvent::Kind::kFree:
-        if (trace.storages[event.index].source) {
+        if (fixed.made[event.index]) {
           trace.add(TraceEvent::Kind::kFree, id);
         } else {
           trace.release(id);
@@ -208,11 +262,10 @@ Trace trace_of(const Tape& tape) {
         trace.need(tape.saved[event.index].storage);
         break;
       case TapeEvent::Kind::kHold:
-        if (holds[event.index]++ == 0 && !trace.storages[event.index].source) trace.hold(id);
+        if (!fixed.made[event.index] && holds[event.index]++ == 0) trace.hold(id);
         break;
       case TapeEvent::Kind::kUnhold:
-        --holds[event.index];
-        if (!trace.storages[event.index].source) let_go(id);
+        if (!fixed.made[event.index] && --holds[event.index] == 0) trace.unhold(id);
         break;
       case TapeEvent::Kind::kPack:
       case TapeEvent::Kind::kForget:

@@ -94,5 +94,7 @@ Floor lowest_budget(const Trace& trace);
 // A tape as a trace: packed and program-held storages are held and let go as on the tape; each
 // unpack is a need.
 Trace trace_of(const Tape& tape);
+// The same; `places[i]` is the number of the trace's events that stand before event i of the tape.
+Trace trace_of(const Tape& tape, std::vector<std::uint32_t>& places);
 
 }  // namespace lowtide

@@ -40,6 +40,7 @@ struct TrainOptions {
   bool num_cp_auto = false;                 // choose the smallest that fits `budget`
   std::optional<BudgetLimit> budget;        // what the steps may take; enforced
   std::string spill_directory;              // "": nothing is spilled
+  std::string plan_path;                    // a plan for the step, from `lowtide plan`; "": none
   std::int64_t save_every = 100;            // steps between checkpoints; 0: only at the end
   int threads = 0;                          // 0: libtorch's own choice
 };

@@ -134,6 +134,7 @@ std::unique_ptr<RunState> start(const TrainOptions& options, const Dataset& data
 BudgetOptions budget_options(const TrainOptions& options) {
   BudgetOptions chosen;
   chosen.spill_directory = options.spill_directory;
+  chosen.plan_path = options.plan_path;
   return chosen;
 }
 
@@ -250,6 +251,9 @@ TrainReport train(const TrainOptions& options, const TrainListener& listener) {
   if (!options.spill_directory.empty() && !options.budget) {
     throw UsageError("LT0522",
                      "--spill needs --budget: without a limit nothing has to leave memory");
+  }
+  if (!options.plan_path.empty() && !options.budget) {
+    throw UsageError("LT0522", "--plan needs --budget: without a limit nothing is dropped");
   }
   if (options.num_cp_auto && (!options.budget || options.budget->is_share())) {
     throw UsageError("LT0522",

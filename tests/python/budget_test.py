@@ -49,11 +49,27 @@ def test_report_keys():
     assert set(report) == {
         "limit_bytes", "share", "peak_bytes", "resident_growth_bytes", "outside_bytes", "steps", "step_s", "drops",
         "dropped_bytes", "recomputed_ops", "recompute_s", "spilled_tensors", "spilled_bytes", "spill_wait_s",
-        "packed_tensors", "packed_bytes", "packed_into_bytes", "pack_s", "refusals", "smallest_budget_bytes",
-        "budget_lower_bound_bytes", "program_bytes", "program_holds"}
+        "packed_tensors", "packed_bytes", "packed_into_bytes", "pack_s", "refusals", "planned_steps", "plan_departures",
+        "plans", "planning_s", "smallest_budget_bytes", "budget_lower_bound_bytes", "program_bytes", "program_holds"}
     assert during["steps"] == report["steps"] == 1  # the second ends with the next one's beginning
     assert report["limit_bytes"] == 1 << 30
     json.dumps(report)
+
+
+def test_steps_are_planned_from_the_second_on():
+    report = check_same(training(steps=5), fraction=0.85)
+    assert report["planned_steps"] > 0
+    assert report["plan_departures"] == 0
+
+
+def test_a_plan_that_cannot_be_read(tmp_path):
+    with pytest.raises(lowtide.Error) as missing:
+        lowtide.budget("1GiB", plan=tmp_path / "none.plan").start()
+    assert missing.value.id == "LT0102"
+    (tmp_path / "bad.plan").write_bytes(b"no plan")
+    with pytest.raises(lowtide.Error) as bad:
+        lowtide.budget("1GiB", plan=tmp_path / "bad.plan").start()
+    assert bad.value.id == "LT0152"
 
 
 def test_limits_as_int_text_and_share(room):
