@@ -64,7 +64,6 @@ StaticMemory::Entry StaticMemory::add(const at::Tensor& tensor) {
     entry = std::make_shared<Attached>();
     entry->storage = weak(tensor.storage());
     entry->bytes = impl->nbytes();
-    entry->user = std::this_thread::get_id();
     entries_[impl] = entry;
   }
   const bool is_known =
@@ -90,7 +89,7 @@ void StaticMemory::attach(const std::vector<at::Tensor>& tensors) {
 
 void StaticMemory::add_state(const at::Tensor& tensor) {
   const StorageTable::Lock lock = table_.lock();
-  add(tensor);
+  if (const Entry entry = add(tensor)) entry->user = std::this_thread::get_id();
 }
 
 // Of the parameters that this thread uses: another may be changing theirs.
@@ -101,7 +100,8 @@ void StaticMemory::add_gradients() {
     const Entry entry = find(tensor.unsafe_storage().unsafeGetStorageImpl());
     if (entry == nullptr || entry->user != std::this_thread::get_id()) continue;
     const at::Tensor& gradient = tensor.grad();
-    if (gradient.defined()) add(gradient);
+    if (!gradient.defined()) continue;
+    if (const Entry added = add(gradient)) added->user = std::this_thread::get_id();
   }
 }
 
@@ -231,7 +231,8 @@ void StaticMemory::bring_in(const Entry& entry) {
 // ---- leaving ----
 
 bool StaticMemory::may_leave(const Attached& entry, const c10::Storage& storage) const {
-  if (entry.is_away || entry.user != std::this_thread::get_id()) return false;
+  const bool is_ours = entry.user == std::thread::id() || entry.user == std::this_thread::get_id();
+  if (entry.is_away || !is_ours) return false;
   if (storage.nbytes() != entry.bytes || !storage.resizable() ||
       in_use_.contains(storage.unsafeGetStorageImpl())) {
     return false;

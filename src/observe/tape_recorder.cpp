@@ -128,8 +128,8 @@ void TapeRecorder::make(hook::MemoryBlock& block) {
 }
 
 void TapeRecorder::block_gone(hook::MemoryBlock& block) noexcept {
-  if (t_paused || block.tag == kAside) return;
   Frame& frame = t_frame;
+  // Also while paused: what the op made must not be looked at when it ends.
   if (frame.depth > 0) {
     // Whatever tape it was for: a later one may begin inside this op. The latest is the likeliest.
     for (auto made = frame.made.rbegin(); made != frame.made.rend(); ++made) {
@@ -140,7 +140,7 @@ void TapeRecorder::block_gone(hook::MemoryBlock& block) noexcept {
       return;
     }
   }
-  if (is_off()) return;
+  if (t_paused || block.tag == kAside || is_off()) return;
   const std::lock_guard lock(mutex_);
   if (is_on()) free_locked(known(block));
 }
@@ -209,12 +209,14 @@ void TapeRecorder::op_ended(const char* name, const char* line, std::uint64_t co
   tape_.add(TapeEvent::Kind::kRun, static_cast<std::uint32_t>(tape_.ops.size()));
   tape_.ops.push_back(op);
   for (std::size_t i = first_made; i < tape_.write_ids.size(); ++i) tape_.hold(tape_.write_ids[i]);
-  for (const auto& [block, saved] : frame.packed) {
-    const StorageId id = known(*block);
-    tape_.storages[id.index()].kind = StorageKind::kSaved;
-    tape_.saved[saved].storage = id;
-    tape_.add(TapeEvent::Kind::kPack, saved);
-  }
+  for (const auto& [block, saved] : frame.packed) add_pack(*block, saved);
+}
+
+void TapeRecorder::add_pack(hook::MemoryBlock& block, std::uint32_t saved) {
+  const StorageId id = known(block);
+  tape_.storages[id.index()].kind = StorageKind::kSaved;
+  tape_.saved[saved].storage = id;
+  tape_.add(TapeEvent::Kind::kPack, saved);
 }
 
 std::uint64_t TapeRecorder::packed(hook::MemoryBlock& block) {
@@ -268,6 +270,18 @@ void TapeRecorder::let_go(std::uint64_t block_tag) {
 void TapeRecorder::set_aside(hook::MemoryBlock& block) noexcept {
   const std::lock_guard lock(mutex_);
   if (!is_on()) return;
+  Frame& frame = t_frame;
+  if (frame.depth > 0 && frame.epoch == epoch_) {
+    // Made by the op that runs: it may be gone when that ends.
+    if (std::erase_if(frame.made, [&](const auto& made) { return made.first == &block; }) > 0) {
+      make(block);
+    }
+    std::erase_if(frame.packed, [&](const auto& packed) {
+      if (packed.first != &block) return false;
+      add_pack(block, packed.second);
+      return true;
+    });
+  }
   let_go_locked(known(block));
   block.tag = kAside;
 }

@@ -101,6 +101,7 @@ class TapeRecorder final : public hook::BlockListener {
   StorageId id_of(std::uint64_t tag) const noexcept;
   StorageId known(hook::MemoryBlock& block);
   std::uint32_t name_index(const char* name);
+  void add_pack(hook::MemoryBlock& block, std::uint32_t saved);
   void make(hook::MemoryBlock& block);
   void let_go_locked(StorageId id);
   void free_locked(StorageId id);

@@ -199,3 +199,116 @@ def test_a_reserve_lowers_the_limit():
         torch.empty(3 * MIB, dtype=torch.uint8)
         with pytest.raises(lowtide.BudgetError):
             torch.empty(5 * MIB, dtype=torch.uint8)
+
+
+# ---- what attached memory may not do ----
+
+BLOCK = 256 * 256 * 4
+
+
+def linear_stack(layers=8):
+    torch.manual_seed(0)
+    net = nn.Sequential(*[nn.Linear(256, 256, bias=False) for _ in range(layers)])
+    return net, torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, foreach=False)
+
+
+def fill_until_refused():
+    blocks = []
+    with pytest.raises((lowtide.BudgetError, RuntimeError)):
+        while True:
+            blocks.append(torch.full((256, 256), 7.0))
+
+
+def is_away(tensor):
+    try:
+        tensor.data_ptr()
+    except RuntimeError as error:
+        assert "spill file" in str(error)
+        return True
+    return False
+
+
+def test_arrays_of_gradients_stay(tmp_path):
+    net, optimizer = linear_stack()
+    x = torch.randn(4, 256)
+    arrays, copies = [], []
+    with lowtide.budget(lowtide.meter().live_bytes + 14 * BLOCK, spill=tmp_path) as budget:
+        budget.attach(optimizer)
+        for _ in range(5):
+            net(x).square().mean().backward()
+            optimizer.step()
+            gradient = net[0].weight.grad
+            gradient.sum()
+            arrays.append(gradient.numpy())
+            copies.append(arrays[-1].copy())
+            optimizer.zero_grad()
+    assert budget.report()["spilled_tensors"] > 0
+    assert all((a == c).all() for a, c in zip(arrays, copies, strict=True))
+
+
+def test_arrays_of_replaced_data_stay(tmp_path):
+    net, optimizer = linear_stack()
+    with lowtide.budget(lowtide.meter().live_bytes + 4 * BLOCK, spill=tmp_path) as budget:
+        budget.attach(optimizer)
+        weight = net[0].weight
+        array = weight.detach().numpy()
+        expected = array.copy()
+        weight.data = weight.data.clone()
+        fill_until_refused()
+        assert (array == expected).all()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_checkpointed_regions_of_attached_weights(tmp_path, frozen):
+    net, optimizer = linear_stack()
+    net.requires_grad_(not frozen)
+    torch.manual_seed(5)
+    x = torch.randn(4, 256, requires_grad=True)
+
+    def loss():
+        h = x
+        for layer in net:
+            h = lowtide.checkpoint(lambda y, layer=layer: torch.tanh(layer(y)), h)
+        return h.sum()
+
+    expected = torch.autograd.grad(loss(), x)[0]
+    with lowtide.budget(lowtide.meter().live_bytes - 3 * BLOCK, spill=tmp_path) as budget:
+        budget.attach(list(net.parameters()))
+        got = torch.autograd.grad(loss(), x)[0]
+    assert budget.report()["spilled_tensors"] > 0
+    assert torch.equal(got, expected)
+
+
+def test_a_lost_part_of_the_file_loses_no_more(tmp_path, capfd):
+    net, optimizer = linear_stack(12)
+    with lowtide.budget(lowtide.meter().live_bytes + 2 * BLOCK, spill=tmp_path) as budget:
+        budget.attach(optimizer)
+        fill_until_refused()
+        assert sum(is_away(p) for p in net.parameters()) > 4
+        for name in os.listdir("/proc/self/fd"):
+            path = f"/proc/self/fd/{name}"
+            if os.path.exists(path) and str(tmp_path) in os.readlink(path) and os.path.isfile(path):
+                file = os.open(path, os.O_RDWR)
+                os.pwrite(file, b"\1" * 100, BLOCK + 1000)
+                os.close(file)
+    lost = 0
+    for parameter in net.parameters():
+        try:
+            parameter.sum()
+        except RuntimeError as error:
+            assert "checksum differs" in str(error)
+            lost += 1
+    assert lost == 1
+    assert "cannot be had" in capfd.readouterr().err
+
+
+def test_an_op_whose_memory_cannot_be_had_does_nothing(tmp_path):
+    net, _ = linear_stack()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1, fused=True)
+    net(torch.randn(4, 256)).square().mean().backward()
+    before = [p.detach().clone() for p in net.parameters()]
+    with lowtide.budget(lowtide.meter().live_bytes + 6 * BLOCK, spill=tmp_path) as budget:
+        budget.attach(optimizer)
+        with pytest.raises(RuntimeError, match="budget: cannot allocate"):
+            optimizer.step()
+    assert all(torch.equal(p, b) for p, b in zip(net.parameters(), before, strict=True))
