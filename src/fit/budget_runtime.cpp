@@ -141,6 +141,7 @@ std::shared_ptr<BudgetSession> BudgetRuntime::begin(const BudgetLimit& limit,
     is_first = sessions_.empty();
     if (is_first) {
       steps_.begin(ledger().live(), true, now_ns());
+      drops_before_step_ = drops_so_far();
       begin_tape();
     }
     session->before_ = journal_.counts();
@@ -283,6 +284,7 @@ void BudgetRuntime::on_op(bool in_backward) {
 void BudgetRuntime::before_saving(Bytes bytes) {
   if (steps_.is_abandoned()) {
     steps_.restart(ledger().live(), table_.saved_count() == 0, now_ns());
+    drops_before_step_ = drops_so_far();
     plans_.end(table_.graph());
     plans_.begin(ledger().live(), ledger().limit());
     begin_tape();
@@ -317,9 +319,7 @@ void BudgetRuntime::end_step() {
   const bool departed = plans_.end(table_.graph());
   finish_tape();
   // Without a drop the step's peak was enough; with drops the limit was.
-  const BudgetJournal::Counts counts = journal_.counts();
-  const std::uint64_t drops =
-      counts.of(BudgetEvent::Kind::kDrop) + counts.of(BudgetEvent::Kind::kPutAway);
+  const std::uint64_t drops = drops_so_far();
   if (!sessions_.empty()) {
     steps_.was_carried(drops == drops_before_step_ ? sessions_.front()->step_meter_.peak_bytes()
                                                    : ledger().limit());
@@ -368,11 +368,18 @@ void BudgetRuntime::finish_tape() {
     if (!session->options.tape_path.empty()) session->tape_ = tape;
   }
   const Trace trace = trace_of(tape);
+  if (!saved_in_backward_) plans_.learn(steps_.kind(), tape, steps_.base());
+  // A step under pressure shows what it did there, which is more than it needs.
+  if (drops_so_far() != drops_before_step_) return;
   // As it ran plainly is a way, too.
   const Bytes plain = tape_peak(tape);
   const auto eager = saved_in_backward_ ? std::nullopt : smallest_budget(trace, kMostFloorReplays);
-  if (!saved_in_backward_) plans_.learn(steps_.kind(), tape, steps_.base());
   steps_.learn(std::min(eager.value_or(plain), plain), std::min(lowest_budget(trace).bytes, plain));
+}
+
+std::uint64_t BudgetRuntime::drops_so_far() const {
+  const BudgetJournal::Counts counts = journal_.counts();
+  return counts.of(BudgetEvent::Kind::kDrop) + counts.of(BudgetEvent::Kind::kPutAway);
 }
 
 // Only a step that begins with nothing saved is told whole by its tape.

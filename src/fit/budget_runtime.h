@@ -114,6 +114,7 @@ class BudgetRuntime final : public hook::AllocationGate, public hook::SavedTenso
   void before_saving(Bytes bytes);
   void end_step();
   void begin_tape();
+  std::uint64_t drops_so_far() const;
   void finish_tape();
   void poll_program_holds();
   void enforce_limit();

@@ -83,7 +83,7 @@ void StaticMemory::attach(const std::vector<at::Tensor>& tensors) {
         });
     if (!is_known) tensors_.emplace_back(tensor.getIntrusivePtr());
   }
-  is_on_ = true;
+  is_on_ = may_leave_ = true;
   hook::set_away_memory(this);
 }
 
@@ -317,7 +317,7 @@ Bytes StaticMemory::leave(const Entry& entry, c10::StorageImpl& storage,
 }
 
 Bytes StaticMemory::evict(Bytes needed, StorageTable::Trash& trash) {
-  if (!is_on_ || !stash_.can_spill()) return 0;
+  if (!may_leave_ || !stash_.can_spill()) return 0;
   add_gradients();
   struct Candidate {
     std::uint64_t next;
@@ -360,7 +360,7 @@ void StaticMemory::detach() {
   std::vector<Entry> entries;
   {
     const StorageTable::Lock lock = table_.lock();
-    is_on_ = false;
+    may_leave_ = false;  // while ops of other threads still find what is away brought in
     for (const auto& [storage, entry] : entries_) entries.push_back(entry);
   }
   std::exception_ptr first_error;
@@ -374,6 +374,7 @@ void StaticMemory::detach() {
   hook::set_away_memory(nullptr);
   {
     const StorageTable::Lock lock = table_.lock();
+    is_on_ = false;
     entries_.clear();
     tensors_.clear();
     uses_ = uses_of_last_step_ = 0;

@@ -125,6 +125,7 @@ class StaticMemory final : public hook::AwayMemory {
   Stash& stash_;
   TapeRecorder& recorder_;
   std::atomic<bool> is_on_{false};
+  bool may_leave_ = false;
   ForkableMutex<std::mutex> bringing_in_;
   std::vector<WeakTensor> tensors_;
   std::unordered_map<const c10::StorageImpl*, Entry> entries_;
