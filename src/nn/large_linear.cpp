@@ -1,6 +1,7 @@
 #include "lowtide/large_linear.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
