@@ -18,13 +18,12 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
-#include <filesystem>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "lowtide/budget.h"
 #include "lowtide/error.h"
+#include "tests/fit/spill_directory.h"
 
 namespace lowtide::testing {
 
@@ -41,12 +40,7 @@ inline BudgetOptions options_for(From from) {
   BudgetOptions options;
   options.pack = from == From::kPackedForm;
   options.always_put_away = from != From::kRecipe;
-  if (from == From::kSpillFile) {
-    const auto path = std::filesystem::temp_directory_path() / "lowtide_both_ways";
-    std::filesystem::create_directories(path);
-    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-    options.spill_directory = path.string();
-  }
+  if (from == From::kSpillFile) options.spill_directory = spill_directory();
   return options;
 }
 

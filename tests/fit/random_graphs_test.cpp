@@ -3,8 +3,9 @@
 #include <ATen/Parallel.h>
 #include <doctest/doctest.h>
 
-#include <filesystem>
 #include <string>
+
+#include "tests/fit/spill_directory.h"
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/lsan_interface.h>
@@ -133,8 +134,7 @@ namespace {
 
 BudgetOptions spilling(bool always) {
   BudgetOptions options;
-  options.spill_directory = std::filesystem::temp_directory_path() / "lowtide_random_graphs";
-  std::filesystem::create_directories(options.spill_directory);
+  options.spill_directory = spill_directory();
   options.always_put_away = always;
   return options;
 }

@@ -14,21 +14,12 @@
 #include "lowtide/budget.h"
 #include "lowtide/error.h"
 #include "tests/fit/opaque_model.h"
+#include "tests/fit/spill_directory.h"
 #include "tests/fit/training.h"
 
 using namespace lowtide;  // the tests of one header
 
 namespace {
-
-std::string spill_directory() {
-  static const std::string directory = [] {
-    const auto path = std::filesystem::temp_directory_path() / "lowtide_stash_test";
-    std::filesystem::create_directories(path);
-    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-    return path.string();
-  }();
-  return directory;
-}
 
 enum class Mode { kSpill, kPack, kMixed };
 
