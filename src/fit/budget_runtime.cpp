@@ -14,6 +14,7 @@
 #include "src/fit/own_time.h"
 #include "src/fit/saved_tensor_hold.h"
 #include "src/hook/counting_allocator.h"
+#include "src/hook/tensor_block.h"
 #include "src/plan/plan_file.h"
 #include "src/plan/simulator.h"
 #include "src/plan/trace.h"
@@ -422,8 +423,7 @@ void BudgetRuntime::saved_whole(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return;
   const StorageTable::Lock lock = table_.lock();
   if (hook::current_backward_id() == -1) before_saving(tensor.storage().nbytes());
-  hook::MemoryBlock* block = hook::cpu_memory().find_block(
-      tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks());
+  hook::MemoryBlock* block = hook::block_of(tensor);
   if (block != nullptr) retag(*block, MemoryKind::kProgram, MemoryKind::kParameters);
 }
 

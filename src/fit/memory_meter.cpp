@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "src/hook/device_memory.h"
+#include "src/hook/tensor_block.h"
 
 namespace lowtide {
 
@@ -11,17 +12,11 @@ KindScope::KindScope(MemoryKind kind) noexcept : outer_(hook::exchange_current_k
 KindScope::~KindScope() { hook::exchange_current_kind(outer_); }
 
 Bytes retag(const at::Tensor& tensor, MemoryKind kind) {
-  if (!tensor.defined() || !tensor.has_storage() || !tensor.device().is_cpu()) {
-    return 0;
-  }
-  // Not data_ptr(): that would copy a lazily cloned storage, or refuse one that is guarded.
-  const c10::DataPtr& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-  hook::DeviceMemory& memory = hook::cpu_memory();
-  hook::MemoryBlock* block = memory.find_block(data);
+  hook::MemoryBlock* block = hook::block_of(tensor);
   if (block == nullptr) {
     return 0;
   }
-  memory.ledger().retag(block->size_bytes, block->kind, kind);
+  hook::cpu_memory().ledger().retag(block->size_bytes, block->kind, kind);
   return block->size_bytes;
 }
 

@@ -14,15 +14,10 @@
 #include "src/fit/room.h"
 #include "src/hook/host.h"
 #include "src/hook/saved_tensor_hooks.h"
+#include "src/hook/tensor_block.h"
 
 namespace lowtide {
 namespace {
-
-hook::MemoryBlock* block_of(const at::Tensor& tensor) {
-  if (!tensor.has_storage()) return nullptr;
-  return hook::cpu_memory().find_block(
-      tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks());
-}
 
 void retag(hook::MemoryBlock& block, MemoryKind kind) {
   hook::cpu_memory().ledger().retag(block.size_bytes, block.kind, kind);
@@ -90,7 +85,7 @@ bool OpRecorder::is_update(c10::ArrayRef<c10::IValue> inputs, bool in_backward) 
   if (in_backward || c10::GradMode::is_enabled()) return false;
   bool reads_gradient = false;
   OpCapture::for_each_tensor(inputs, [&](TensorPlace, const at::Tensor& tensor) {
-    const hook::MemoryBlock* block = block_of(tensor);
+    const hook::MemoryBlock* block = hook::block_of(tensor);
     reads_gradient |= block != nullptr && (block->kind == MemoryKind::kGradients ||
                                            block->kind == MemoryKind::kOptimizerState ||
                                            block->kind == MemoryKind::kWorkspace);
@@ -103,7 +98,7 @@ void OpRecorder::observe_writes(const hook::Operator& op, c10::ArrayRef<c10::IVa
   if (op.written_arguments == 0) return;
   OpCapture::for_each_tensor(inputs, [&](TensorPlace place, const at::Tensor& tensor) {
     if (!is_marked_written(op, place)) return;
-    hook::MemoryBlock* block = block_of(tensor);
+    hook::MemoryBlock* block = hook::block_of(tensor);
     if (block == nullptr || block->kind != MemoryKind::kProgram) return;
     if (in_backward) {
       retag(*block, MemoryKind::kGradients);
@@ -114,7 +109,7 @@ void OpRecorder::observe_writes(const hook::Operator& op, c10::ArrayRef<c10::IVa
 }
 
 void OpRecorder::observe_parameter(const at::Tensor& leaf) {
-  hook::MemoryBlock* block = block_of(leaf);
+  hook::MemoryBlock* block = hook::block_of(leaf);
   if (block != nullptr && block->kind == MemoryKind::kProgram)
     retag(*block, MemoryKind::kParameters);
 }
@@ -124,7 +119,7 @@ void OpRecorder::observe_parameter(const at::Tensor& leaf) {
 bool OpRecorder::is_state(const at::Tensor& tensor) {
   if (tensor.is_leaf() && tensor.requires_grad()) return true;
   if (c10::GradMode::is_enabled()) return false;  // part of a graph
-  const hook::MemoryBlock* block = block_of(tensor);
+  const hook::MemoryBlock* block = hook::block_of(tensor);
   return block != nullptr &&
          (block->kind == MemoryKind::kParameters || block->kind == MemoryKind::kOptimizerState ||
           block->kind == MemoryKind::kGradients);
@@ -222,7 +217,7 @@ std::unique_ptr<hook::OpTicket> OpRecorder::before(const hook::Operator& op,
       std::vector<hook::MemoryBlock*> reads;
       std::vector<hook::MemoryBlock*> writes;
       OpCapture::for_each_tensor(inputs, [&](TensorPlace place, const at::Tensor& tensor) {
-        hook::MemoryBlock* block = block_of(tensor);
+        hook::MemoryBlock* block = hook::block_of(tensor);
         if (block == nullptr) return;
         reads.push_back(block);
         if (is_marked_written(op, place)) writes.push_back(block);
@@ -372,7 +367,7 @@ void OpRecorder::after(hook::OpTicket& given, c10::ArrayRef<c10::IValue> outputs
   try {
     if (inside == MemoryKind::kWorkspace && !ticket.is_update) {
       OpCapture::for_each_tensor(outputs, [&](TensorPlace, const at::Tensor& tensor) {
-        hook::MemoryBlock* block = block_of(tensor);
+        hook::MemoryBlock* block = hook::block_of(tensor);
         if (block != nullptr && block->kind == MemoryKind::kWorkspace) {
           retag(*block, MemoryKind::kProgram);
         }
@@ -380,7 +375,7 @@ void OpRecorder::after(hook::OpTicket& given, c10::ArrayRef<c10::IValue> outputs
     }
     if (ticket.is_state_made) {
       OpCapture::for_each_tensor(outputs, [&](TensorPlace, const at::Tensor& tensor) {
-        if (hook::MemoryBlock* block = block_of(tensor)) {
+        if (hook::MemoryBlock* block = hook::block_of(tensor)) {
           retag(*block, MemoryKind::kOptimizerState);
           static_.add_state(tensor);
         }
@@ -540,7 +535,7 @@ void OpRecorder::tell_tape(const Ticket& ticket, c10::ArrayRef<c10::IValue> outp
                            std::uint64_t cost_ns, bool is_kept) {
   std::vector<hook::MemoryBlock*> results;
   OpCapture::for_each_tensor(outputs, [&](TensorPlace, const at::Tensor& tensor) {
-    if (hook::MemoryBlock* block = block_of(tensor)) results.push_back(block);
+    if (hook::MemoryBlock* block = hook::block_of(tensor)) results.push_back(block);
   });
   std::uint8_t flags = 0;
   if (ticket.op->is_random) flags |= static_cast<std::uint8_t>(OpFlag::kRandom);

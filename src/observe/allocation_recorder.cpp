@@ -6,6 +6,7 @@
 
 #include "lowtide/error.h"
 #include "src/hook/saved_tensor_hooks.h"
+#include "src/hook/tensor_block.h"
 #include "src/observe/module_places.h"
 
 namespace lowtide {
@@ -44,9 +45,7 @@ std::uint32_t AllocationRecorder::known(hook::MemoryBlock& block) {
 
 void AllocationRecorder::mark(const at::Tensor& tensor, StorageKind kind,
                               const std::string& module) {
-  if (!tensor.defined() || !tensor.has_storage() || !tensor.device().is_cpu()) return;
-  hook::MemoryBlock* block = hook::cpu_memory().find_block(
-      tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks());
+  hook::MemoryBlock* block = hook::block_of(tensor);
   if (block == nullptr) return;
   const std::lock_guard lock(mutex_);
   AllocationLog::Block& listed = log_.blocks[known(*block)];

@@ -15,6 +15,7 @@
 #include <unordered_set>
 
 #include "src/hook/saved_tensor_hooks.h"
+#include "src/hook/tensor_block.h"
 #include "src/watch/fixes.h"
 
 namespace lowtide {
@@ -74,13 +75,6 @@ void for_each_tensor(c10::ArrayRef<c10::IValue> values, F&& f) {
       }
     }
   }
-}
-
-hook::MemoryBlock* block_of(const at::Tensor& tensor) {
-  if (!tensor.has_storage() || !tensor.device().is_cpu()) return nullptr;
-  const c10::StorageImpl* impl = tensor.storage().unsafeGetStorageImpl();
-  return hook::cpu_memory().find_block(
-      const_cast<c10::StorageImpl*>(impl)->_mutable_data_ptr_no_checks());
 }
 
 // "losses" of "losses[17]".
@@ -276,7 +270,7 @@ void WatchRuntime::before(const hook::Operator& op, c10::ArrayRef<c10::IValue> i
     if (profiles_.load(std::memory_order_relaxed)) {
       const std::uint32_t step = step_.load(std::memory_order_relaxed);
       for_each_tensor(inputs, [&](const at::Tensor& tensor) {
-        if (hook::MemoryBlock* block = block_of(tensor)) block->watch_used = step + 1;
+        if (hook::MemoryBlock* block = hook::block_of(tensor)) block->watch_used = step + 1;
       });
     }
   } catch (...) {
@@ -675,7 +669,7 @@ class Sorter final : public hook::TensorSorter {
       }
       return -1;
     }
-    const hook::MemoryBlock* block = block_of(tensor);
+    const hook::MemoryBlock* block = hook::block_of(tensor);
     if (block == nullptr || block->watch_tag == 0) return -1;
     if (generation_of(block->watch_tag) != generation) return -1;
     if (birth_of(block->watch_tag) >= births_before) return -1;
@@ -960,7 +954,7 @@ void WatchRuntime::name_held(std::uint64_t step64) {
   class ByBlock final : public hook::TensorSorter {
    public:
     int group_of(const at::Tensor& tensor) const override {
-      const hook::MemoryBlock* block = block_of(tensor);
+      const hook::MemoryBlock* block = hook::block_of(tensor);
       if (block == nullptr || block->watch_tag == 0 || birth_of(block->watch_tag) != birth ||
           generation_of(block->watch_tag) != generation) {
         return -1;
